@@ -1,0 +1,153 @@
+"""The command line every variant has: argument types, common flags, the header, errors as one line."""
+
+import argparse
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from common.errors import InputError
+from common.files import ROOT
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1, `1e6` and `1000000` alike."""
+    number = whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return number
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0, `25e3` and `25000` alike."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not (number.is_integer() and 0 <= number <= 2**53):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number such as 1000000 or 1e6")
+    return int(number)
+
+
+def number_between(low: float, high: float) -> Callable[[str], float]:
+    """A type for numbers in [low, high]; infinity and NaN are refused."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not low <= number <= high or abs(number) == float("inf"):
+            described = f"in [{low:g}, {high:g}]" if high < float("inf") else f"of at least {low:g}"
+            raise argparse.ArgumentTypeError(f"{text} is not a number {described}")
+        return number
+
+    return parse
+
+
+probability = number_between(0, 1)
+nonnegative = number_between(0, float("inf"))
+
+
+def name(text: str) -> str:
+    """A part of a file name: letters, digits, `.`, `-` and `_`, not beginning with a dot."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} may hold letters, digits, '.', '-' and '_' alone")
+    return text
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        # A switch that is off, and a default the text explains itself, need no "(default: …)".
+        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
+
+
+def parser_with_common_flags(
+    description: str, algorithms: list[str], defaults: dict[str, Any]
+) -> argparse.ArgumentParser:
+    """A parser with the flags all variants share; `defaults` gives a value for each valued one."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=_Help, allow_abbrev=False
+    )
+    stage = parser.add_mutually_exclusive_group()
+    stage.add_argument("--train_behavioral", action="store_true", help="stage 1: train the behavioural policy online")
+    stage.add_argument("--generate_buffer", action="store_true", help="stage 2: save a batch of the behavioural policy; neither flag is stage 3: learn offline")
+
+    def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
+        parser.add_argument(f"--{flag}", type=kind, default=defaults[flag], help=text, **options)
+
+    add("algorithm", str, "stage 3: the offline learner", choices=algorithms)
+    add("env", str, "gymnasium environment id")
+    add("seed", whole, "seed of every random generator; part of all file names")
+    add("buffer_name", name, "name of the batch; part of its file names")
+    add("max_timesteps", count, "stages 1 and 2: environment steps; stage 3: gradient steps (iterations)")
+    add("eval_freq", count, "steps of the stage between two evaluations")
+    add("eval_episodes", count, "episodes an evaluation")
+    add("batch_size", count, "B, transitions a gradient step")
+    add("discount", probability, "γ, discount factor")
+    add("tau", probability, "τ, target rate of the Polyak average")
+    parser.add_argument("--save_buffer", action="store_true", help="stage 1: save every transition as a batch")
+    parser.add_argument("--device", default="auto", help="torch device: auto, cpu, cuda, cuda:1, …")
+    parser.add_argument("--threads", type=count, default=None, help="CPU threads of torch (default: all cores)")
+    parser.add_argument("--output_dir", type=Path, default=None, help="folder of results/, models/ and buffers/ (default: the repository)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
+    parser.add_argument("--tensorboard", action="store_true", help="write returns, losses and mean Q for tensorboard below results/tensorboard/")
+    return parser
+
+
+def resolve(args: argparse.Namespace) -> None:
+    """Fill in what depends on the machine: device, threads and the output folder.
+
+    Raises: InputError for a device this machine does not have.
+    """
+    args.output_dir = (args.output_dir or ROOT).resolve()
+    args.threads = args.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(args.threads)
+    wanted = args.device
+    if wanted == "auto":
+        args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=args.device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--device {wanted} cannot be used here ({reason}); try --device cpu") from error
+
+
+def hyper_parameters(algorithm: type, args: argparse.Namespace) -> dict[str, Any]:
+    """The flags that are parameters of this algorithm's constructor."""
+    return {k: vars(args)[k] for k in inspect.signature(algorithm).parameters if k in vars(args)}
+
+
+def command(args: argparse.Namespace, stage: str) -> str:
+    """What to type to run another stage for the same environment, batch and seed."""
+    batch = f" --buffer_name {args.buffer_name}" if stage == "--generate_buffer" else ""
+    folder = f" --output_dir {args.output_dir}" if args.output_dir != ROOT else ""
+    return f"python main.py {stage} --env {args.env} --seed {args.seed}{batch}{folder}"
+
+
+def print_header(title: str, settings: dict[str, Any]) -> None:
+    """The stage and the settings in force, one a line."""
+    print(title)
+    for key, value in settings.items():
+        print(f"  {key:<18} {value}")
+    sys.stdout.flush()
+
+
+def run(main: Callable[[], None]) -> NoReturn:
+    """Run a script's `main` and exit: 0, or 1 with a one-line error, or 130 after Ctrl-C."""
+    # v4 is asked for on purpose (DESIGN, environments); every other warning is shown.
+    warnings.filterwarnings("ignore", message=r".*The environment \S+ is out of date")
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("\nstopped; what was evaluated so far is in results/", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)

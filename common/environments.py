@@ -1,0 +1,58 @@
+"""Making an environment from its id: old ids under their present names, clear refusals."""
+
+import importlib.util
+import re
+import warnings
+from typing import Any
+
+import gymnasium as gym
+
+from common.errors import InputError
+
+# gymnasium 1.4: the tasks of gym's -v1/-v2/-v3 ids are its -v4, measured equal; -v5 are other tasks.
+MUJOCO = (
+    "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|"
+    "Reacher|Swimmer|Walker2d"
+)
+SUCCESSORS = {"Pendulum-v0": "Pendulum-v1", "LunarLander-v2": "LunarLander-v3",
+              "LunarLanderContinuous-v2": "LunarLanderContinuous-v3"}  # fmt: skip
+
+
+def current_id(env_id: str) -> str:
+    """The id an old one runs as; any other id as it is.
+
+    The -v2/-v3 ids of MuJoCo stay as they are where gymnasium-robotics and mujoco-py (the original
+    engine, requirements-legacy.txt) are installed.
+    """
+    match = re.fullmatch(rf"({MUJOCO})-v([123])", env_id)
+    if match:
+        legacy = importlib.util.find_spec("mujoco_py") and importlib.util.find_spec("gymnasium_robotics")
+        return env_id if legacy and match[2] != "1" else f"{match[1]}-v4"
+    return SUCCESSORS.get(env_id, env_id)
+
+
+def make(env_id: str, **options: Any) -> gym.Env:
+    """gymnasium's environment of this id. Raises: InputError where there is none, with what there is."""
+    if re.fullmatch(rf"({MUJOCO})-v[23]", env_id):
+        import gymnasium_robotics
+
+        gym.register_envs(gymnasium_robotics)
+    try:
+        with warnings.catch_warnings():
+            # v4 is asked for on purpose: it is the papers' task. Every other warning is shown.
+            warnings.filterwarnings("ignore", message=rf".*The environment {env_id} is out of date")
+            env = gym.make(env_id, **options)
+    except (gym.error.Error, ImportError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(f"--env {env_id} cannot be made: {reason}") from error
+    if env.spec is not None and env.spec.id != env_id:
+        raise InputError(f"--env {env_id} names no version: the newest is {env.spec.id}; give the full id")
+    return env
+
+
+def announce_current_id(env_id: str) -> str:
+    """`current_id`, with a line on the screen where it differs from the id asked for."""
+    current = current_id(env_id)
+    if current != env_id:
+        print(f"{env_id} runs as {current}, the same task on the maintained engine")
+    return current

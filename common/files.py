@@ -1,0 +1,130 @@
+"""Where things lie, how they are named, and how they are written: whole or not at all."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def file_part(env_id: str) -> str:
+    """An environment id as part of a file name: `ALE/Pong-v5` -> `ALE-Pong-v5`."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", env_id)
+
+
+@contextmanager
+def replacing(*paths: str | Path) -> Iterator[list[Path]]:
+    """Temporary names beside `paths` to write to; moved into place together at the end of the block.
+
+    When the block fails, or one file cannot be written, every one of `paths` stays as it was.
+
+    Raises: InputError instead of any OSError of the block (disk full, read-only folder).
+    """
+    targets = [Path(path) for path in paths]
+    temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in targets]
+    try:
+        for folder in {path.parent for path in targets}:
+            folder.mkdir(parents=True, exist_ok=True)
+        yield temporaries
+        for temporary in temporaries:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+        for temporary, target in zip(temporaries, targets, strict=True):
+            temporary.replace(target)
+    except OSError as error:
+        reason = error.strerror or f"{error} (is the disk full?)"
+        raise InputError(
+            f"cannot write {targets[0]}: {reason}; "
+            "free some space or choose another folder with --output_dir"
+        ) from error
+    finally:
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+
+
+def save_array(path: str | Path, array: np.ndarray) -> None:
+    """Write one .npy file, whole or not at all. Raises: InputError where it cannot be written."""
+    with replacing(path) as [temporary]:
+        write_array(temporary, array)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """np.save to exactly this name (np.save alone appends .npy)."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def read_array(path: str | Path) -> np.ndarray:
+    """Open one .npy file as a read-only memory map.
+
+    Raises: InputError where the file is missing, damaged or holds Python objects.
+    """
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} is damaged or no .npy array ({reason}); make it again") from error
+
+
+def save_json(path: str | Path, content: dict[str, Any]) -> None:
+    """Write a json file, whole or not at all. Raises: InputError where it cannot be written."""
+    with replacing(path) as [temporary]:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """Read a json object. Raises: InputError where the file is missing, damaged or no object."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({error}); make it again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no json object")
+    return content
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The three output folders and the names in them, below `root` (DESIGN: files are the interface)."""
+
+    root: Path
+    env_id: str
+    seed: int
+
+    def _name(self, label: str) -> str:
+        return f"{label}_{file_part(self.env_id)}_{self.seed}"
+
+    def results(self, label: str) -> Path:
+        """The evaluations of a run; its json record has the same name with .json."""
+        return self.root / "results" / f"{self._name(label)}.npy"
+
+    def model(self, label: str) -> Path:
+        """The trained agent of a run."""
+        return self.root / "models" / f"{self._name(label)}.pt"
+
+    def buffer(self, buffer_name: str) -> Path:
+        """The prefix of a batch's files: `_state.npy` and so on are appended to it."""
+        return self.root / "buffers" / self._name(buffer_name)
+
+
+def refuse_existing(paths: list[Path], overwrite: bool) -> None:
+    """Raises: InputError naming the first of `paths` that exists, unless overwriting was asked for."""
+    for path in paths:
+        if path.exists() and not overwrite:
+            raise InputError(
+                f"{path} exists: --overwrite replaces it; another --seed, --buffer_name or "
+                "--output_dir keeps both"
+            )

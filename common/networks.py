@@ -1,0 +1,119 @@
+"""What every agent is built from: layers, one optimisation step, the target update, its saved state."""
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+
+from common.errors import InputError
+from common.files import replacing
+
+Figures = dict[str, Tensor]
+
+
+def mlp(inputs: int, hidden: list[int], outputs: int) -> nn.Sequential:
+    """Linear layers with ReLU between and none at the end; torch's default initialisation.
+
+    Shapes: (B, inputs) -> (B, outputs). Draws its weights from torch's generator, first layer first.
+    """
+    widths = [inputs, *hidden]
+    layers: list[nn.Module] = []
+    for width_in, width_out in zip(widths, hidden, strict=False):
+        # In place is safe: the gradient of ReLU needs its output only, that of Linear its input.
+        layers += [nn.Linear(width_in, width_out), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+def adam(network: nn.Module, lr: float, **options: Any) -> Adam:
+    """Adam over the network's parameters, all of them updated by one fused kernel."""
+    return Adam(network.parameters(), lr=lr, fused=True, **options)
+
+
+def minimize(optimizer: Optimizer, loss: Tensor) -> None:
+    """One gradient step of the optimiser's own parameters; no other network receives a gradient.
+
+    Naming the inputs also spares autograd the weight gradients of networks the loss only passes
+    through (the critic and the VAE while the actor learns).
+    """
+    optimizer.zero_grad(set_to_none=True)
+    parameters = [weight for group in optimizer.param_groups for weight in group["params"]]
+    loss.backward(inputs=parameters)
+    optimizer.step()
+
+
+@torch.no_grad()
+def soft_update(source: nn.Module, target: nn.Module, tau: float) -> None:
+    """Polyak averaging, θ' <- τ θ + (1 − τ) θ', in place in `target`.
+
+    Raises: ValueError where the two networks differ in their number of parameters; RuntimeError
+    where they differ in shapes.
+    """
+    weights, targets = list(source.parameters()), list(target.parameters())
+    if len(weights) != len(targets):
+        raise ValueError(f"source has {len(weights)} parameters, target has {len(targets)}")
+    torch._foreach_lerp_(targets, weights, tau)
+
+
+def mean_figures(figures: Iterable[Figures]) -> dict[str, float]:
+    """The mean of each figure over the updates; {} for none. Reads the device once, at the end."""
+    totals: Figures = {}
+    updates = 0
+    for updates, one in enumerate(figures, start=1):
+        for name, value in one.items():
+            totals[name] = totals[name] + value if name in totals else value
+    return {name: float(total) / updates for name, total in totals.items()}
+
+
+def state_of(agent: object) -> dict[str, Any]:
+    """The `state_dict` of every network and optimiser among the agent's attributes, by its name."""
+    parts = vars(agent).items()
+    return {name: part.state_dict() for name, part in parts if isinstance(part, nn.Module | Optimizer)}
+
+
+def load_state(agent: object, state: dict[str, Any]) -> None:
+    """Put what `state_of` gave back into an agent of the same sizes.
+
+    Raises: InputError where names or sizes differ.
+    """
+    parts = {k: v for k, v in vars(agent).items() if isinstance(v, nn.Module | Optimizer)}
+    if parts.keys() - state.keys():
+        missing = ", ".join(sorted(parts.keys() - state.keys()))
+        raise InputError(f"saved by another algorithm than {type(agent).__name__}: no {missing}")
+    for name, part in parts.items():
+        try:
+            part.load_state_dict(state[name])
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise InputError(f"{name} does not fit this environment or algorithm: {reason}") from error
+
+
+def save_state(path: str | Path, state: dict[str, Any]) -> None:
+    """Write an agent's state as one file, whole or not at all.
+
+    Raises: InputError where it cannot be written.
+    """
+    # Through memory, so that a full disk is an OSError here and not a crash inside torch's writer.
+    content = io.BytesIO()
+    torch.save(state, content)
+    with replacing(path) as [temporary]:
+        temporary.write_bytes(content.getbuffer())
+
+
+def read_state(path: str | Path, device: torch.device | str) -> dict[str, Any]:
+    """Read what `save_state` wrote, onto the device; never runs code from the file.
+
+    Raises: InputError where the file is missing or damaged.
+    """
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except Exception as error:  # torch raises nearly anything on a damaged file
+        raise InputError(f"{path} is damaged or no saved agent ({type(error).__name__})") from error
+    if not isinstance(state, dict):
+        raise InputError(f"{path} holds no saved agent but a {type(state).__name__}")
+    return state

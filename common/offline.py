@@ -1,0 +1,56 @@
+"""The offline stage, the same for every algorithm: learn, evaluate, record."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from common.errors import InputError
+from common.record import Recorder
+
+CHUNK = 100  # iterations between two looks at the losses and the progress bar
+
+
+def learn(
+    agent: Any,
+    replay_buffer: Any,
+    iterations: int,
+    batch_size: int,
+    eval_freq: int,
+    evaluate: Callable[[], list[float]],
+    recorder: Recorder,
+    model: Path,
+) -> None:
+    """Exactly `iterations` gradient steps, an evaluation after each `eval_freq` and after the last.
+
+    The agent is saved as `model` at each evaluation.
+
+    Raises: InputError where a loss is no longer finite, naming it and the iteration.
+    """
+    done = 0
+    with tqdm(total=iterations, unit="it", disable=None) as progress:
+        while done < iterations:
+            block = min(eval_freq, iterations - done)
+            totals: dict[str, float] = {}
+            for start in range(0, block, CHUNK):
+                chunk = min(CHUNK, block - start)
+                figures = agent.train(replay_buffer, chunk, batch_size)
+                require_finite(figures, done + start + chunk)
+                for name, value in figures.items():
+                    totals[name] = totals.get(name, 0.0) + value * chunk / block
+                progress.update(chunk)
+            done += block
+            recorder.add(done, evaluate(), totals)
+            agent.save(model)
+
+
+def require_finite(figures: dict[str, float], step: int) -> None:
+    """Raises: InputError naming the first figure that is NaN or infinite."""
+    for name, value in figures.items():
+        if not math.isfinite(value):
+            raise InputError(
+                f"{name} became {value} by step {step:,}: training diverged. The evaluations so far "
+                "are kept; look at the batch's rewards and the learning rate"
+            )

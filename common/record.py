@@ -1,0 +1,107 @@
+"""What a run leaves: evaluations as .npy, everything about them as json, both after each evaluation."""
+
+import argparse
+import platform
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from common.errors import InputError
+from common.files import ROOT, read_json, save_array, save_json
+
+PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+
+
+def provenance(args: argparse.Namespace) -> dict[str, Any]:
+    """What made a file: all arguments, package versions, the code's commit, device and threads."""
+    arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
+    del arguments["output_dir"]  # where a run lies does not change what it is
+    return {
+        "arguments": arguments,
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def batch_record(args: argparse.Namespace, returns: list[float], transitions: int) -> dict[str, Any]:
+    """What is said of a batch beside its files; `returns` are those of its finished episodes."""
+    stage = "train_behavioral" if args.train_behavioral else "generate_buffer"
+    return provenance(args) | {
+        "env": args.env,
+        "seed": args.seed,
+        "policy": f"behavioral_{args.env}_{args.seed}",
+        "stage": stage,
+        "transitions": transitions,
+        "in_order": True,
+        "episodes": len(returns),
+        "mean_return": float(np.mean(returns)) if returns else None,
+    }
+
+
+def require_env(prefix: Path, env_id: str) -> None:
+    """Raises: InputError where a batch's record names another environment; no record is no error."""
+    path = Path(f"{prefix}.json")
+    made_for = read_json(path).get("env", env_id) if path.exists() else env_id
+    if made_for != env_id:
+        raise InputError(f"{prefix}_*.npy were made in {made_for}, not in {env_id}: choose another --env or --buffer_name")
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+class Recorder:
+    """The evaluations of one run, written to `path` (.npy and .json) each time one is added.
+
+    The .npy holds the mean undiscounted return of each evaluation, (evaluations,) float64.
+    """
+
+    def __init__(self, path: Path, args: argparse.Namespace, x_label: str, tensorboard: bool) -> None:
+        self.path = path
+        self.record: dict[str, Any] = provenance(args) | {
+            "finished": False, "seconds": 0.0, "x_label": x_label, "x": [], "returns": [], "figures": [],
+        }  # fmt: skip
+        self._start = time.monotonic()
+        self._writer = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(path.parent / "tensorboard" / path.stem))
+        self._save()
+
+    def add(self, x: int, returns: list[float], figures: dict[str, float]) -> None:
+        """One evaluation after `x` steps: its episodes' returns, the mean losses since the last."""
+        self.record["x"].append(x)
+        self.record["returns"].append(returns)
+        self.record["figures"].append(figures)
+        self._save()
+        mean = float(np.mean(returns))
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        tqdm.write(f"{self.record['x_label']} {x:>9,}  return {mean:9.2f} ± {np.std(returns):.2f}  {shown}")
+        if self._writer:
+            for name, value in {"return": mean, **figures}.items():
+                self._writer.add_scalar(name, value, x)
+            self._writer.flush()
+
+    def finish(self, **more: Any) -> None:
+        """Mark the run as finished and add what else its record should say."""
+        self.record |= {"finished": True, **more}
+        self._save()
+        if self._writer:
+            self._writer.close()
+        print(f"saved {self.path}")
+
+    def _save(self) -> None:
+        self.record["seconds"] = round(time.monotonic() - self._start, 1)
+        if self.record["x"]:
+            save_array(self.path, np.array([np.mean(episodes) for episodes in self.record["returns"]]))
+        save_json(self.path.with_suffix(".json"), self.record)

@@ -1,0 +1,183 @@
+"""The batch: a ring of transitions on the device, and the files it is saved as."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.errors import InputError
+from common.files import read_array, replacing, save_json, write_array
+
+
+class Batch(NamedTuple):
+    """B transitions: state and next_state (B, S), action (B, A), reward and not_done (B, 1)."""
+
+    state: Tensor
+    action: Tensor
+    next_state: Tensor
+    reward: Tensor
+    not_done: Tensor
+
+
+def column_path(prefix: str | Path, column: str) -> Path:
+    """The file of one column: `buffers/Robust_Hopper-v4_0` -> `buffers/Robust_Hopper-v4_0_state.npy`."""
+    return Path(f"{prefix}_{column}.npy")
+
+
+class ReplayBuffer:
+    """A ring of the last `max_size` transitions, float32 tensors on the device.
+
+    108 bytes a Hopper transition. Memory is touched only as it fills. `ptr` is the next row to be
+    written, `size` the number of rows held.
+    """
+
+    def __init__(
+        self,
+        state_dim: int,
+        action_dim: int,
+        device: torch.device | str,
+        max_size: int = int(1e6),
+        action_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.device = torch.device(device)
+        self.max_size, self.size, self.ptr = max_size, 0, 0
+        widths = Batch(state_dim, action_dim, state_dim, 1, 1)  # type: ignore[arg-type]
+        self._widths: dict[str, int] = widths._asdict()
+        self._dtypes = dict.fromkeys(Batch._fields, torch.float32) | {"action": action_dtype}
+        self._allocate(max_size)
+
+    def _allocate(self, rows: int) -> None:
+        self.max_size = rows
+        self._columns = Batch(
+            *(
+                torch.empty((rows, self._widths[name]), dtype=self._dtypes[name], device=self.device)
+                for name in Batch._fields
+            )
+        )
+
+    def add(
+        self,
+        state: np.ndarray,
+        action: np.ndarray | int,
+        next_state: np.ndarray,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+    ) -> None:
+        """Write one transition over the oldest; `next_state` is the true successor, never a reset's."""
+        del truncated  # only a terminal state stops the bootstrap (FIDELITY.md)
+        row = Batch(state, action, next_state, reward, 1.0 - terminated)  # type: ignore[arg-type]
+        for column, value in zip(self._columns, row, strict=True):
+            column[self.ptr] = torch.as_tensor(value)
+        self.ptr = (self.ptr + 1) % self.max_size
+        self.size = min(self.size + 1, self.max_size)
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` transitions drawn uniformly with replacement by torch's generator."""
+        # The ring's rows can be drawn by place: uniform over places is uniform over ages.
+        return self._take(torch.randint(self.size, (batch_size,), device=self.device))
+
+    def rows(self, index: Any) -> Batch:
+        """The transitions at these positions by age, 0 being the oldest kept.
+
+        Raises: IndexError for a position outside [0, size).
+        """
+        index = torch.as_tensor(index, device=self.device).reshape(-1)
+        if len(index) and not (0 <= int(index.min()) and int(index.max()) < self.size):
+            raise IndexError(f"positions must lie in [0, {self.size})")
+        return self._take((index + self._oldest) % self.max_size)
+
+    @property
+    def _oldest(self) -> int:
+        return self.ptr if self.size == self.max_size else 0
+
+    def _take(self, index: Tensor) -> Batch:
+        return Batch(*(column.index_select(0, index) for column in self._columns))
+
+    def save(self, prefix: str | Path, record: dict[str, Any] | None = None) -> None:
+        """Write the columns, oldest transition first, and `record` as json; all files or none.
+
+        Raises: InputError where they cannot be written.
+        """
+        columns = {
+            name: column[: self.size].roll(-self._oldest, 0).cpu().numpy()
+            for name, column in self._columns._asdict().items()
+        }
+        columns["ptr"] = np.array(self.size % self.max_size)
+        with replacing(*(column_path(prefix, name) for name in columns)) as temporaries:
+            for temporary, array in zip(temporaries, columns.values(), strict=True):
+                write_array(temporary, array)
+        if record is not None:
+            save_json(f"{prefix}.json", record)
+
+    def load(self, prefix: str | Path, size: int | None = None) -> int:
+        """Replace the content by a saved batch, or by its first `size` transitions; grows to hold it.
+
+        Reads this project's float32 files and float64 ones of the same names, (N,) columns as (N, 1).
+        A ring saved as it lay (its `ptr` inside a full buffer) is put in order, oldest first.
+
+        Returns: the number of transitions in the files, `self.size` being how many were kept.
+        Raises: InputError naming the file (and the row) where a column is missing, damaged, empty,
+        of another length or width, holds NaN or infinity, or a `not_done` other than 0 and 1.
+        """
+        paths = {name: column_path(prefix, name) for name in Batch._fields}
+        arrays = {name: read_array(path) for name, path in paths.items()}
+        for name, array in arrays.items():
+            arrays[name] = array = array.reshape(-1, 1) if array.ndim == 1 else array
+            if array.ndim != 2 or array.shape[1] != self._widths[name]:
+                raise InputError(
+                    f"{paths[name]} has shape {array.shape}, this environment needs "
+                    f"(N, {self._widths[name]}): was it made for another environment?"
+                )
+            if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+                raise InputError(f"{paths[name]} holds {array.dtype}, not numbers")
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1:
+            described = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise InputError(f"{prefix}_*.npy differ in length ({described}); make the batch again")
+        total = lengths["state"]
+        if total == 0:
+            raise InputError(f"{prefix}_*.npy are empty: a batch needs at least one transition")
+
+        kept = total if size is None else min(size, total)
+        oldest = self._saved_oldest(prefix, total)
+        if kept > self.max_size:
+            self._allocate(kept)
+        for name, array in arrays.items():
+            ordered = np.concatenate([array[oldest:], array[:oldest]]) if oldest else array
+            column = self._checked(paths[name], name, ordered[:kept])
+            getattr(self._columns, name)[:kept] = column
+        self.size, self.ptr = kept, kept % self.max_size
+        return total
+
+    @staticmethod
+    def _saved_oldest(prefix: str | Path, total: int) -> int:
+        path = column_path(prefix, "ptr")
+        if not path.exists():
+            return 0
+        ptr = read_array(path)
+        if ptr.size != 1 or not np.issubdtype(ptr.dtype, np.integer) or not 0 <= int(ptr) <= total:
+            raise InputError(f"{path} must hold one whole number from 0 to {total}; make it again")
+        return int(ptr) % total
+
+    def _checked(self, path: Path, name: str, values: np.ndarray) -> Tensor:
+        whole = not self._dtypes[name].is_floating_point
+        with np.errstate(over="ignore", invalid="ignore"):
+            column = values.astype(np.int64 if whole else np.float32)
+            bad = (column != values) if whole else ~np.isfinite(column)
+        if name == "not_done":
+            bad |= (column != 0) & (column != 1)
+        if bad.any():
+            row, place = np.argwhere(bad)[0]
+            raise InputError(
+                f"{path}: row {row}, column {place} is {values[row, place]:g}; "
+                "repair or drop that transition"
+            )
+        return torch.from_numpy(column)
+
+    @property
+    def action(self) -> Tensor:
+        """The actions held, in no particular order, (size, A)."""
+        return self._columns.action[: self.size]

@@ -1,0 +1,117 @@
+"""Interact with an environment, and evaluate a policy on several episodes at once."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+MakeEnv = Callable[[], gym.Env]
+
+
+class Step(NamedTuple):
+    """One step of interaction; `episode_return` is the undiscounted return where it ended one."""
+
+    timestep: int
+    state: np.ndarray
+    action: Any
+    next_state: np.ndarray
+    reward: float
+    terminated: bool
+    truncated: bool
+    episode_return: float | None
+
+    @property
+    def transition(self) -> tuple[Any, ...]:
+        """What a replay buffer's `add` takes."""
+        return self[1:7]
+
+    @property
+    def finished_returns(self) -> list[float]:
+        """The return of the episode that this step ended, in a list; none where it goes on."""
+        return [] if self.episode_return is None else [self.episode_return]
+
+
+def interact(
+    env: gym.Env,
+    act: Callable[[np.ndarray, int], Any],
+    timesteps: int,
+    seed: int,
+    begin_episode: Callable[[], None] = lambda: None,
+) -> Iterator[Step]:
+    """`timesteps` steps of the policy `act(state, timestep)`, new episodes begun as old ones end.
+
+    The environment is seeded once, before the first episode. A step's `next_state` is the true
+    successor, also where a time limit cut the episode.
+    """
+    state, _ = env.reset(seed=seed)
+    begin_episode()
+    episode_return = 0.0
+    for timestep in range(timesteps):
+        action = act(state, timestep)
+        next_state, reward, terminated, truncated, _ = env.step(action)
+        ended = terminated or truncated
+        episode_return += float(reward)
+        finished = episode_return if ended else None
+        yield Step(timestep, state, action, next_state, float(reward), terminated, truncated, finished)
+        state = next_state
+        if ended:
+            state, _ = env.reset()
+            begin_episode()
+            episode_return = 0.0
+
+
+@contextmanager
+def preserved_generators(seed: int) -> Iterator[None]:
+    """Seed python's, numpy's and torch's generators for the block, then put them back as they were."""
+    python, legacy, torch_cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    seed_generators(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+        torch.set_rng_state(torch_cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed python's, numpy's and torch's global generators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def evaluate(
+    select_action: Callable[[np.ndarray], np.ndarray], make_env: MakeEnv, episodes: int, seed: int
+) -> list[float]:
+    """The undiscounted returns of `episodes` episodes, played side by side to their own ends.
+
+    Episode i starts from seed `seed + 100 + i`, the same starts at every call. `select_action` is
+    called once a step with the states (B, …) of the B episodes still running. Training's random
+    generators are as before afterwards.
+    """
+    # Not gymnasium's SyncVectorEnv: that one restarts finished episodes and plays on, which here
+    # would cost candidate actions and simulator steps that count for nothing.
+    envs = [make_env() for _ in range(episodes)]
+    returns = np.zeros(episodes)
+    with preserved_generators(seed + 100):
+        states = [env.reset(seed=seed + 100 + i)[0] for i, env in enumerate(envs)]
+        running = list(range(episodes))
+        while running:
+            actions = select_action(np.stack([states[i] for i in running]))
+            still = []
+            for i, action in zip(running, actions, strict=True):
+                states[i], reward, terminated, truncated, _ = envs[i].step(action)
+                returns[i] += float(reward)
+                if not (terminated or truncated):
+                    still.append(i)
+            running = still
+    for env in envs:
+        env.close()
+    return returns.tolist()

@@ -1,0 +1,146 @@
+"""Deep deterministic policy gradient (DDPG): the behavioural policy and, unchanged, a baseline.
+
+Online it makes the batches; given a fixed batch it is the off-policy learner that the BCQ paper shows
+to fail there.
+
+Source: Lillicrap et al., "Continuous control with deep reinforcement learning", ICLR 2016, with the
+sizes and rates of the BCQ authors' released code (FIDELITY.md lists the differences).
+Shapes: B batch, S state_dim, A action_dim.
+"""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from utils import (
+    Batch,
+    Figures,
+    ReplayBuffer,
+    adam,
+    load_state,
+    mean_figures,
+    minimize,
+    mlp,
+    read_state,
+    save_state,
+    soft_update,
+    state_of,
+)
+
+# Differs from the paper: the BCQ paper's DDPG has actor lr 1e-4 and critic weight decay 1e-2; the
+# released code trains both at 1e-3 without decay.
+LEARNING_RATE = 1e-3
+HIDDEN = [400, 300]
+
+
+class Actor(nn.Module):
+    """π(s) = m·tanh(MLP(s)), m being max_action."""
+
+    def __init__(self, state_dim: int, action_dim: int, max_action: float) -> None:
+        super().__init__()
+        self.network = mlp(state_dim, HIDDEN, action_dim)
+        self.max_action = max_action
+
+    def forward(self, state: Tensor) -> Tensor:
+        """(B, S) -> (B, A), in [−m, m]."""
+        return self.max_action * torch.tanh(self.network(state))
+
+
+class Critic(nn.Module):
+    """Q(s, a) = MLP(s, a)."""
+
+    def __init__(self, state_dim: int, action_dim: int) -> None:
+        super().__init__()
+        self.network = mlp(state_dim + action_dim, HIDDEN, 1)
+
+    def forward(self, state: Tensor, action: Tensor) -> Tensor:
+        """(B, S), (B, A) -> (B, 1), a discounted return."""
+        return self.network(torch.cat([state, action], 1))
+
+
+class DDPG:
+    """The agent. Hyper-parameters: γ discount, τ tau."""
+
+    def __init__(
+        self,
+        state_dim: int,
+        action_dim: int,
+        max_action: float,
+        device: torch.device | str,
+        discount: float = 0.99,
+        tau: float = 0.005,
+    ) -> None:
+        # Created in this order so that one seed gives the same weights as the authors' code.
+        self.actor = Actor(state_dim, action_dim, max_action).to(device)
+        self.critic = Critic(state_dim, action_dim).to(device)
+        self.actor_target = deepcopy(self.actor).requires_grad_(False)
+        self.critic_target = deepcopy(self.critic).requires_grad_(False)
+
+        self.actor_optimizer = adam(self.actor, LEARNING_RATE)
+        self.critic_optimizer = adam(self.critic, LEARNING_RATE)
+
+        self.device = torch.device(device)
+        self.discount, self.tau = discount, tau
+
+    @torch.no_grad()
+    def select_action(self, state: np.ndarray) -> np.ndarray:
+        """π(s), without noise. Shapes: (S,) -> (A,), (B, S) -> (B, A)."""
+        states = torch.as_tensor(state, dtype=torch.float32, device=self.device)
+        return self.actor(states).cpu().numpy()
+
+    @torch.no_grad()
+    def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
+        """y = r + nd·γ·Q'(s', π'(s')), (B, 1)."""
+        q = self.critic_target(next_state, self.actor_target(next_state))
+        return reward + not_done * self.discount * q
+
+    def critic_loss(self, state: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """MSE(Q(s, a), y), and the mean Q of the batch."""
+        q = self.critic(state, action)
+        return F.mse_loss(q, target), q.detach().mean()
+
+    def actor_loss(self, state: Tensor) -> Tensor:
+        """−mean Q(s, π(s)), the deterministic policy gradient."""
+        return -self.critic(state, self.actor(state)).mean()
+
+    def update(self, batch: Batch) -> Figures:
+        """One gradient step on the given batch; the losses and the mean Q, as tensors."""
+        state, action, next_state, reward, not_done = batch
+
+        target = self.target_value(next_state, reward, not_done)
+        critic_loss, q = self.critic_loss(state, action, target)
+        minimize(self.critic_optimizer, critic_loss)
+
+        actor_loss = self.actor_loss(state)
+        minimize(self.actor_optimizer, actor_loss)
+
+        soft_update(self.critic, self.critic_target, self.tau)
+        soft_update(self.actor, self.actor_target, self.tau)
+        return {"critic_loss": critic_loss.detach(), "actor_loss": actor_loss.detach(), "q": q}
+
+    def train(
+        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
+    ) -> dict[str, float]:
+        """`iterations` updates on sampled batches; the mean of each figure."""
+        return mean_figures(self.update(replay_buffer.sample(batch_size)) for _ in range(iterations))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks, targets and optimisers: all that learning on needs."""
+        return state_of(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises: InputError where `state` is of another algorithm or of other sizes."""
+        load_state(self, state)
+
+    def save(self, path: str | Path) -> None:
+        """Write the agent as one file. Raises: InputError where it cannot be written."""
+        save_state(path, self.state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Act and learn on as the saved agent would. Raises: InputError for a missing or foreign file."""
+        self.load_state_dict(read_state(path, self.device))

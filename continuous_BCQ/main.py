@@ -1,0 +1,226 @@
+"""Continuous BCQ from the command line: train a behavioural policy, save a batch of it, learn offline.
+
+    python main.py --train_behavioral --gaussian_std 0.1
+    python main.py --generate_buffer --max_timesteps 100000
+    python main.py                                   (BCQ; --algorithm DDPG is the baseline)
+
+Source: Fujimoto, Meger, Precup, ICML 2019, section 3 and supplementary D.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from tqdm import tqdm
+
+from BCQ import BCQ
+from DDPG import DDPG
+from utils import Figures, ReplayBuffer, dimensions, make_env, mean_figures
+
+from common import cli, rollout
+from common.cli import command
+from common.environments import announce_current_id
+from common.errors import InputError
+from common.files import Folders, refuse_existing
+from common.offline import learn, require_finite
+from common.record import Recorder, batch_record, require_env
+from common.replay import column_path
+
+ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG}
+DEFAULTS = {
+    "algorithm": "BCQ",
+    "env": "Hopper-v4",
+    "seed": 0,
+    "buffer_name": "Robust",
+    "max_timesteps": int(1e6),
+    "eval_freq": 5000,
+    "eval_episodes": 10,
+    "batch_size": 100,
+    "discount": 0.99,
+    "tau": 0.005,
+}
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """All flags, with the papers' values as defaults."""
+    parser = cli.parser_with_common_flags(__doc__.splitlines()[0], list(ALGORITHMS), DEFAULTS)
+    add = parser.add_argument
+    add("--start_timesteps", type=cli.whole, default=25000, help="stage 1: first steps, with uniform actions and no learning")
+    add("--rand_action_p", type=cli.probability, default=0.3, help="stage 2: probability of a uniform action")
+    add("--gaussian_std", type=cli.nonnegative, default=0.3, help="σ of the exploration noise, in units of max_action (stages 1 and 2)")
+    add("--lmbda", type=cli.probability, default=0.75, help="λ, BCQ: weight of the smaller critic in the target")
+    add("--phi", type=cli.nonnegative, default=0.05, help="Φ, BCQ: largest perturbation, in units of max_action")
+    add("--target_candidates", type=cli.count, default=10, help="n, BCQ: candidate actions a state in the target")
+    add("--acting_candidates", type=cli.count, default=100, help="BCQ: candidate actions among which it chooses when acting")
+    return parser.parse_args(argv)
+
+
+class NoisyPolicy:
+    """The behavioural policy with its noise, as stages 1 and 2 use it: uniform or clip(π(s) + noise).
+
+    The noise is N(0, (gaussian_std·m)²) per dimension.
+    """
+
+    def __init__(self, agent: DDPG, env: gym.Env, gaussian_std: float, seed: int) -> None:
+        self.agent, self.uniform = agent, env.action_space
+        self.uniform.seed(seed)
+        self.max_action = dimensions(env)[2]
+        self.gaussian_std = gaussian_std
+        self.generator = np.random.default_rng(seed)
+
+    def __call__(self, state: np.ndarray, uniform: bool) -> np.ndarray:
+        """(S,) -> (A,) float32, in [−m, m]."""
+        if uniform:
+            return self.uniform.sample()
+        action = self.agent.select_action(state)
+        noise = self.generator.normal(0, self.gaussian_std * self.max_action, action.shape)
+        return (action + noise).clip(-self.max_action, self.max_action).astype(np.float32)
+
+
+def make_agent(algorithm: str, args: argparse.Namespace, env: gym.Env) -> Any:
+    """The named agent, sized for the environment, with the flags that are its hyper-parameters."""
+    kind = ALGORITHMS[algorithm]
+    return kind(*dimensions(env), **cli.hyper_parameters(kind, args))
+
+
+def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]:
+    """The evaluation of all stages: returns of `eval_episodes` episodes without noise."""
+    return lambda: rollout.evaluate(
+        agent.select_action, lambda: make_env(args.env), args.eval_episodes, args.seed
+    )
+
+
+def show_settings(title: str, algorithm: str, args: argparse.Namespace, *more: str) -> None:
+    """Print the stage and every setting that is in force in it."""
+    names = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes", *more, "threads", "output_dir"]
+    settings = {"algorithm": algorithm} | {name: vars(args)[name] for name in names}
+    cli.print_header(title, settings | cli.hyper_parameters(ALGORITHMS[algorithm], args))
+
+
+def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
+    """Stage 1: DDPG online, one update a step from `start_timesteps` on; saves the policy."""
+    results, model = folders.results("behavioral"), folders.model("behavioral")
+    prefix = folders.buffer(args.buffer_name)
+    batch = [column_path(prefix, "state")] if args.save_buffer else []
+    refuse_existing([results, results.with_suffix(".json"), model, *batch], args.overwrite)
+
+    env = make_env(args.env)
+    agent = make_agent("DDPG", args, env)
+    # Every transition is kept, so that with --save_buffer the batch is the paper's final buffer.
+    replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
+    noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
+    evaluate = evaluator(agent, args)
+    show_settings("Stage 1: train the behavioural policy", "DDPG", args, "start_timesteps", "gaussian_std", "batch_size")
+    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+
+    def act(state: np.ndarray, timestep: int) -> np.ndarray:
+        return noisy(state, uniform=timestep < args.start_timesteps)
+
+    figures: list[Figures] = []
+    returns: list[float] = []
+    steps = rollout.interact(env, act, args.max_timesteps, args.seed)
+    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
+        replay_buffer.add(*step.transition)
+        returns += step.finished_returns
+        if step.timestep >= args.start_timesteps:
+            figures.append(agent.update(replay_buffer.sample(args.batch_size)))
+        done = step.timestep + 1
+        if done % args.eval_freq == 0 or done == args.max_timesteps:
+            means = mean_figures(figures)
+            figures.clear()
+            require_finite(means, done)
+            recorder.add(done, evaluate(), means)
+            agent.save(model)
+    if args.save_buffer:
+        replay_buffer.save(prefix, batch_record(args, returns, replay_buffer.size))
+    recorder.finish()
+
+
+def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
+    """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
+    prefix = folders.buffer(args.buffer_name)
+    results = folders.results(f"buffer_performance_{args.buffer_name}")
+    refuse_existing([column_path(prefix, "state"), results, results.with_suffix(".json")], args.overwrite)
+    model = folders.model("behavioral")
+    if not model.exists():
+        raise InputError(f"no behavioural policy: {model} does not exist; make it with: {command(args, '--train_behavioral')}")
+
+    env = make_env(args.env)
+    agent = make_agent("DDPG", args, env)
+    agent.load(model)
+    replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
+    noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
+    show_settings("Stage 2: generate a batch", "DDPG", args, "buffer_name", "gaussian_std", "rand_action_p")
+    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+
+    def act(state: np.ndarray, timestep: int) -> np.ndarray:
+        return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
+
+    returns: list[float] = []
+    steps = rollout.interact(env, act, args.max_timesteps, args.seed)
+    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
+        replay_buffer.add(*step.transition)
+        returns += step.finished_returns
+    record = batch_record(args, returns, replay_buffer.size)
+    replay_buffer.save(prefix, record)
+    recorder.add(args.max_timesteps, evaluator(agent, args)(), {})
+    recorder.finish(batch=record)
+
+
+def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
+    """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
+    label = f"{args.algorithm}_{args.buffer_name}"
+    results, model, prefix = folders.results(label), folders.model(label), folders.buffer(args.buffer_name)
+    refuse_existing([results, results.with_suffix(".json"), model], args.overwrite)
+    env = make_env(args.env)
+    replay_buffer = load_batch(args, prefix, env)
+
+    agent = make_agent(args.algorithm, args, env)
+    show_settings("Stage 3: learn offline", args.algorithm, args, "buffer_name", "batch_size")
+    recorder = Recorder(results, args, "iterations", args.tensorboard)
+    learn(
+        agent, replay_buffer, args.max_timesteps, args.batch_size, args.eval_freq,
+        evaluator(agent, args), recorder, model,
+    )  # fmt: skip
+    recorder.finish()
+
+
+def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBuffer:
+    """The named batch, checked against the environment. Raises: InputError where it is another's."""
+    state_dim, action_dim, max_action = dimensions(env)
+    state_file = column_path(prefix, "state")
+    if not state_file.exists():
+        raise InputError(f"no batch: {state_file} does not exist; make it with: {command(args, '--generate_buffer')}")
+    require_env(prefix, args.env)
+    replay_buffer = ReplayBuffer(state_dim, action_dim, args.device, max_size=1)
+    replay_buffer.load(prefix)
+    beyond = replay_buffer.action.abs().max(1).values > max_action * (1 + 1e-6)
+    if beyond.any():
+        raise InputError(
+            f"{column_path(prefix, 'action')}: {int(beyond.sum())} actions lie outside "
+            f"[-{max_action:g}, {max_action:g}], the first in row {int(beyond.nonzero()[0])}; was the "
+            "batch made for another environment?"
+        )
+    return replay_buffer
+
+
+def main() -> None:
+    """Run the stage that the flags name."""
+    args = parse_args()
+    cli.resolve(args)
+    args.env = announce_current_id(args.env)
+    rollout.seed_generators(args.seed)
+    folders = Folders(args.output_dir, args.env, args.seed)
+    if args.train_behavioral:
+        train_behavioral(args, folders)
+    elif args.generate_buffer:
+        generate_buffer(args, folders)
+    else:
+        learn_offline(args, folders)
+
+
+if __name__ == "__main__":
+    cli.run(main)
