@@ -1,0 +1,1 @@
+"""What an experiment needs whatever the variant; imports no variant."""

@@ -1,14 +1,13 @@
-"""The command line every variant has: argument types, common flags, the header, errors as one line."""
+"""The command line every variant has: argument types, common flags, the header."""
 
 import argparse
 import inspect
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -58,14 +57,20 @@ nonnegative = number_between(0, float("inf"))
 def name(text: str) -> str:
     """A part of a file name: letters, digits, `.`, `-` and `_`, not beginning with a dot."""
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} may hold letters, digits, '.', '-' and '_' alone")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} may hold letters, digits, '.', '-' and '_' alone"
+        )
     return text
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         # A switch that is off, and a default the text explains itself, need no "(default: …)".
-        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
+        return (
+            action.help
+            if action.default is None or action.default is False
+            else super()._get_help_string(action)
+        )
 
 
 def parser_with_common_flags(
@@ -76,8 +81,16 @@ def parser_with_common_flags(
         description=description, formatter_class=_Help, allow_abbrev=False
     )
     stage = parser.add_mutually_exclusive_group()
-    stage.add_argument("--train_behavioral", action="store_true", help="stage 1: train the behavioural policy online")
-    stage.add_argument("--generate_buffer", action="store_true", help="stage 2: save a batch of the behavioural policy; neither flag is stage 3: learn offline")
+    stage.add_argument(
+        "--train_behavioral",
+        action="store_true",
+        help="stage 1: train the behavioural policy online",
+    )
+    stage.add_argument(
+        "--generate_buffer",
+        action="store_true",
+        help="stage 2: save a batch of that policy; neither flag is stage 3: learn offline",
+    )
 
     def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
         parser.add_argument(f"--{flag}", type=kind, default=defaults[flag], help=text, **options)
@@ -86,18 +99,35 @@ def parser_with_common_flags(
     add("env", str, "gymnasium environment id")
     add("seed", whole, "seed of every random generator; part of all file names")
     add("buffer_name", name, "name of the batch; part of its file names")
-    add("max_timesteps", count, "stages 1 and 2: environment steps; stage 3: gradient steps (iterations)")
+    add(
+        "max_timesteps",
+        count,
+        "stages 1 and 2: environment steps; stage 3: gradient steps (iterations)",
+    )
     add("eval_freq", count, "steps of the stage between two evaluations")
     add("eval_episodes", count, "episodes an evaluation")
     add("batch_size", count, "B, transitions a gradient step")
     add("discount", probability, "γ, discount factor")
     add("tau", probability, "τ, target rate of the Polyak average")
-    parser.add_argument("--save_buffer", action="store_true", help="stage 1: save every transition as a batch")
+    parser.add_argument(
+        "--save_buffer", action="store_true", help="stage 1: save every transition as a batch"
+    )
     parser.add_argument("--device", default="auto", help="torch device: auto, cpu, cuda, cuda:1, …")
-    parser.add_argument("--threads", type=count, default=None, help="CPU threads of torch (default: all cores)")
-    parser.add_argument("--output_dir", type=Path, default=None, help="folder of results/, models/ and buffers/ (default: the repository)")
+    parser.add_argument(
+        "--threads", type=count, default=None, help="CPU threads of torch (default: all cores)"
+    )
+    parser.add_argument(
+        "--output_dir",
+        type=Path,
+        default=None,
+        help="folder of results/, models/ and buffers/ (default: the repository)",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
-    parser.add_argument("--tensorboard", action="store_true", help="write returns, losses and mean Q for tensorboard below results/tensorboard/")
+    parser.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write returns, losses and mean Q for tensorboard below results/tensorboard/",
+    )
     return parser
 
 
@@ -116,7 +146,9 @@ def resolve(args: argparse.Namespace) -> None:
         torch.empty(1, device=args.device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"--device {wanted} cannot be used here ({reason}); try --device cpu") from error
+        raise InputError(
+            f"--device {wanted} cannot be used here ({reason}); try --device cpu"
+        ) from error
 
 
 def hyper_parameters(algorithm: type, args: argparse.Namespace) -> dict[str, Any]:
@@ -137,17 +169,3 @@ def print_header(title: str, settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         print(f"  {key:<18} {value}")
     sys.stdout.flush()
-
-
-def run(main: Callable[[], None]) -> NoReturn:
-    """Run a script's `main` and exit: 0, or 1 with a one-line error, or 130 after Ctrl-C."""
-    # v4 is asked for on purpose (DESIGN, environments); every other warning is shown.
-    warnings.filterwarnings("ignore", message=r".*The environment \S+ is out of date")
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print("\nstopped; what was evaluated so far is in results/", file=sys.stderr)
-        sys.exit(130)
-    sys.exit(0)

@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from common.errors import InputError
 
-# gymnasium 1.4: the tasks of gym's -v1/-v2/-v3 ids are its -v4, measured equal; -v5 are other tasks.
+# The tasks of gym's -v1/-v2/-v3 ids are gymnasium's -v4, measured equal; -v5 are other tasks.
 MUJOCO = (
     "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|"
     "Reacher|Swimmer|Walker2d"
@@ -26,13 +26,13 @@ def current_id(env_id: str) -> str:
     """
     match = re.fullmatch(rf"({MUJOCO})-v([123])", env_id)
     if match:
-        legacy = importlib.util.find_spec("mujoco_py") and importlib.util.find_spec("gymnasium_robotics")
+        legacy = all(importlib.util.find_spec(p) for p in ("mujoco_py", "gymnasium_robotics"))
         return env_id if legacy and match[2] != "1" else f"{match[1]}-v4"
     return SUCCESSORS.get(env_id, env_id)
 
 
 def make(env_id: str, **options: Any) -> gym.Env:
-    """gymnasium's environment of this id. Raises: InputError where there is none, with what there is."""
+    """The environment of this id. Raises: InputError where there is none, saying what there is."""
     if re.fullmatch(rf"({MUJOCO})-v[23]", env_id):
         import gymnasium_robotics
 
@@ -46,7 +46,9 @@ def make(env_id: str, **options: Any) -> gym.Env:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise InputError(f"--env {env_id} cannot be made: {reason}") from error
     if env.spec is not None and env.spec.id != env_id:
-        raise InputError(f"--env {env_id} names no version: the newest is {env.spec.id}; give the full id")
+        raise InputError(
+            f"--env {env_id} names no version: the newest is {env.spec.id}; give the full id"
+        )
     return env
 
 

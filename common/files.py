@@ -23,7 +23,7 @@ def file_part(env_id: str) -> str:
 
 @contextmanager
 def replacing(*paths: str | Path) -> Iterator[list[Path]]:
-    """Temporary names beside `paths` to write to; moved into place together at the end of the block.
+    """Temporary names beside `paths` to write to, moved into place together when the block ends.
 
     When the block fails, or one file cannot be written, every one of `paths` stays as it was.
 
@@ -80,7 +80,12 @@ def read_array(path: str | Path) -> np.ndarray:
 def save_json(path: str | Path, content: dict[str, Any]) -> None:
     """Write a json file, whole or not at all. Raises: InputError where it cannot be written."""
     with replacing(path) as [temporary]:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_json(temporary, content)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a json file to exactly this name, in place."""
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Folders:
-    """The three output folders and the names in them, below `root` (DESIGN: files are the interface)."""
+    """The three output folders below `root`, and the names of a run's files in them."""
 
     root: Path
     env_id: str
@@ -121,7 +126,7 @@ class Folders:
 
 
 def refuse_existing(paths: list[Path], overwrite: bool) -> None:
-    """Raises: InputError naming the first of `paths` that exists, unless overwriting was asked for."""
+    """Raises: InputError naming the first of `paths` that exists, unless `overwrite`."""
     for path in paths:
         if path.exists() and not overwrite:
             raise InputError(

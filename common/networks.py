@@ -1,4 +1,4 @@
-"""What every agent is built from: layers, one optimisation step, the target update, its saved state."""
+"""What every agent is built from: layers, an optimisation step, the target update, saved state."""
 
 import io
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ Figures = dict[str, Tensor]
 def mlp(inputs: int, hidden: list[int], outputs: int) -> nn.Sequential:
     """Linear layers with ReLU between and none at the end; torch's default initialisation.
 
-    Shapes: (B, inputs) -> (B, outputs). Draws its weights from torch's generator, first layer first.
+    Shapes: (B, inputs) -> (B, outputs). Draws its weights from torch's generator, in order.
     """
     widths = [inputs, *hidden]
     layers: list[nn.Module] = []
@@ -52,7 +52,8 @@ def soft_update(source: nn.Module, target: nn.Module, tau: float) -> None:
     Raises: ValueError where the two networks differ in their number of parameters; RuntimeError
     where they differ in shapes.
     """
-    weights, targets = list(source.parameters()), list(target.parameters())
+    weights: list[Tensor] = list(source.parameters())
+    targets: list[Tensor] = list(target.parameters())
     if len(weights) != len(targets):
         raise ValueError(f"source has {len(weights)} parameters, target has {len(targets)}")
     torch._foreach_lerp_(targets, weights, tau)
@@ -60,18 +61,17 @@ def soft_update(source: nn.Module, target: nn.Module, tau: float) -> None:
 
 def mean_figures(figures: Iterable[Figures]) -> dict[str, float]:
     """The mean of each figure over the updates; {} for none. Reads the device once, at the end."""
-    totals: Figures = {}
-    updates = 0
-    for updates, one in enumerate(figures, start=1):
-        for name, value in one.items():
-            totals[name] = totals[name] + value if name in totals else value
-    return {name: float(total) / updates for name, total in totals.items()}
+    all_figures = list(figures)
+    names = all_figures[0] if all_figures else []
+    return {name: float(torch.stack([one[name] for one in all_figures]).mean()) for name in names}
 
 
 def state_of(agent: object) -> dict[str, Any]:
     """The `state_dict` of every network and optimiser among the agent's attributes, by its name."""
     parts = vars(agent).items()
-    return {name: part.state_dict() for name, part in parts if isinstance(part, nn.Module | Optimizer)}
+    return {
+        name: part.state_dict() for name, part in parts if isinstance(part, nn.Module | Optimizer)
+    }
 
 
 def load_state(agent: object, state: dict[str, Any]) -> None:
@@ -88,7 +88,9 @@ def load_state(agent: object, state: dict[str, Any]) -> None:
             part.load_state_dict(state[name])
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
-            raise InputError(f"{name} does not fit this environment or algorithm: {reason}") from error
+            raise InputError(
+                f"{name} does not fit this environment or algorithm: {reason}"
+            ) from error
 
 
 def save_state(path: str | Path, state: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The offline stage, the same for every algorithm: learn, evaluate, record."""
 
+import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,27 +17,25 @@ CHUNK = 100  # iterations between two looks at the losses and the progress bar
 def learn(
     agent: Any,
     replay_buffer: Any,
-    iterations: int,
-    batch_size: int,
-    eval_freq: int,
+    args: argparse.Namespace,
     evaluate: Callable[[], list[float]],
     recorder: Recorder,
     model: Path,
 ) -> None:
-    """Exactly `iterations` gradient steps, an evaluation after each `eval_freq` and after the last.
+    """`max_timesteps` gradient steps, an evaluation after each `eval_freq` and after the last.
 
     The agent is saved as `model` at each evaluation.
 
     Raises: InputError where a loss is no longer finite, naming it and the iteration.
     """
-    done = 0
+    iterations, done = args.max_timesteps, 0
     with tqdm(total=iterations, unit="it", disable=None) as progress:
         while done < iterations:
-            block = min(eval_freq, iterations - done)
+            block = min(args.eval_freq, iterations - done)
             totals: dict[str, float] = {}
             for start in range(0, block, CHUNK):
                 chunk = min(CHUNK, block - start)
-                figures = agent.train(replay_buffer, chunk, batch_size)
+                figures = agent.train(replay_buffer, chunk, args.batch_size)
                 require_finite(figures, done + start + chunk)
                 for name, value in figures.items():
                     totals[name] = totals.get(name, 0.0) + value * chunk / block
@@ -51,6 +50,6 @@ def require_finite(figures: dict[str, float], step: int) -> None:
     for name, value in figures.items():
         if not math.isfinite(value):
             raise InputError(
-                f"{name} became {value} by step {step:,}: training diverged. The evaluations so far "
-                "are kept; look at the batch's rewards and the learning rate"
+                f"{name} became {value} by step {step:,}: training diverged. The evaluations so "
+                "far are kept; look at the batch's rewards and the learning rate"
             )

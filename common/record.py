@@ -1,4 +1,4 @@
-"""What a run leaves: evaluations as .npy, everything about them as json, both after each evaluation."""
+"""What a run leaves: evaluations as .npy, and all about them as json, after each evaluation."""
 
 import argparse
 import platform
@@ -28,7 +28,9 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def batch_record(args: argparse.Namespace, returns: list[float], transitions: int) -> dict[str, Any]:
+def batch_record(
+    args: argparse.Namespace, returns: list[float], transitions: int
+) -> dict[str, Any]:
     """What is said of a batch beside its files; `returns` are those of its finished episodes."""
     stage = "train_behavioral" if args.train_behavioral else "generate_buffer"
     return provenance(args) | {
@@ -44,11 +46,14 @@ def batch_record(args: argparse.Namespace, returns: list[float], transitions: in
 
 
 def require_env(prefix: Path, env_id: str) -> None:
-    """Raises: InputError where a batch's record names another environment; no record is no error."""
+    """Raises: InputError where a batch's record, if it has one, names another environment."""
     path = Path(f"{prefix}.json")
     made_for = read_json(path).get("env", env_id) if path.exists() else env_id
     if made_for != env_id:
-        raise InputError(f"{prefix}_*.npy were made in {made_for}, not in {env_id}: choose another --env or --buffer_name")
+        raise InputError(
+            f"{prefix}_*.npy were made in {made_for}, not in {env_id}: choose another --env or "
+            "--buffer_name"
+        )
 
 
 def _commit() -> str | None:
@@ -65,18 +70,24 @@ class Recorder:
     The .npy holds the mean undiscounted return of each evaluation, (evaluations,) float64.
     """
 
-    def __init__(self, path: Path, args: argparse.Namespace, x_label: str, tensorboard: bool) -> None:
+    def __init__(
+        self, path: Path, args: argparse.Namespace, x_label: str, tensorboard: bool
+    ) -> None:
         self.path = path
         self.record: dict[str, Any] = provenance(args) | {
-            "finished": False, "seconds": 0.0, "x_label": x_label, "x": [], "returns": [], "figures": [],
-        }  # fmt: skip
+            "finished": False,
+            "seconds": 0.0,
+            "x_label": x_label,
+            "x": [],
+            "returns": [],
+            "figures": [],
+        }
         self._start = time.monotonic()
         self._writer = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(path.parent / "tensorboard" / path.stem))
-        self._save()
 
     def add(self, x: int, returns: list[float], figures: dict[str, float]) -> None:
         """One evaluation after `x` steps: its episodes' returns, the mean losses since the last."""
@@ -86,7 +97,9 @@ class Recorder:
         self._save()
         mean = float(np.mean(returns))
         shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        tqdm.write(f"{self.record['x_label']} {x:>9,}  return {mean:9.2f} ± {np.std(returns):.2f}  {shown}")
+        tqdm.write(
+            f"{self.record['x_label']} {x:>9,}  return {mean:9.2f} ± {np.std(returns):.2f}  {shown}"
+        )
         if self._writer:
             for name, value in {"return": mean, **figures}.items():
                 self._writer.add_scalar(name, value, x)
@@ -102,6 +115,5 @@ class Recorder:
 
     def _save(self) -> None:
         self.record["seconds"] = round(time.monotonic() - self._start, 1)
-        if self.record["x"]:
-            save_array(self.path, np.array([np.mean(episodes) for episodes in self.record["returns"]]))
+        save_array(self.path, np.array([np.mean(episodes) for episodes in self.record["returns"]]))
         save_json(self.path.with_suffix(".json"), self.record)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from common.errors import InputError
-from common.files import read_array, replacing, save_json, write_array
+from common.files import read_array, replacing, write_array, write_json
 
 
 class Batch(NamedTuple):
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
 
 def column_path(prefix: str | Path, column: str) -> Path:
-    """The file of one column: `buffers/Robust_Hopper-v4_0` -> `buffers/Robust_Hopper-v4_0_state.npy`."""
+    """The file of one column: `buffers/Robust_Hopper-v4_0` -> `…/Robust_Hopper-v4_0_state.npy`."""
     return Path(f"{prefix}_{column}.npy")
 
 
@@ -52,7 +52,9 @@ class ReplayBuffer:
         self.max_size = rows
         self._columns = Batch(
             *(
-                torch.empty((rows, self._widths[name]), dtype=self._dtypes[name], device=self.device)
+                torch.empty(
+                    (rows, self._widths[name]), dtype=self._dtypes[name], device=self.device
+                )
                 for name in Batch._fields
             )
         )
@@ -66,7 +68,7 @@ class ReplayBuffer:
         terminated: bool,
         truncated: bool,
     ) -> None:
-        """Write one transition over the oldest; `next_state` is the true successor, never a reset's."""
+        """Write a transition over the oldest; `next_state` is its true successor, not a reset's."""
         del truncated  # only a terminal state stops the bootstrap (FIDELITY.md)
         row = Batch(state, action, next_state, reward, 1.0 - terminated)  # type: ignore[arg-type]
         for column, value in zip(self._columns, row, strict=True):
@@ -85,7 +87,7 @@ class ReplayBuffer:
         Raises: IndexError for a position outside [0, size).
         """
         index = torch.as_tensor(index, device=self.device).reshape(-1)
-        if len(index) and not (0 <= int(index.min()) and int(index.max()) < self.size):
+        if len(index) and not (int(index.min()) >= 0 and int(index.max()) < self.size):
             raise IndexError(f"positions must lie in [0, {self.size})")
         return self._take((index + self._oldest) % self.max_size)
 
@@ -106,17 +108,17 @@ class ReplayBuffer:
             for name, column in self._columns._asdict().items()
         }
         columns["ptr"] = np.array(self.size % self.max_size)
-        with replacing(*(column_path(prefix, name) for name in columns)) as temporaries:
+        paths = [column_path(prefix, name) for name in columns]
+        with replacing(*paths, f"{prefix}.json") as [*temporaries, json_temporary]:
             for temporary, array in zip(temporaries, columns.values(), strict=True):
                 write_array(temporary, array)
-        if record is not None:
-            save_json(f"{prefix}.json", record)
+            write_json(json_temporary, record or {})
 
     def load(self, prefix: str | Path, size: int | None = None) -> int:
-        """Replace the content by a saved batch, or by its first `size` transitions; grows to hold it.
+        """Replace the content by a saved batch or its first `size` transitions; grows if need be.
 
-        Reads this project's float32 files and float64 ones of the same names, (N,) columns as (N, 1).
-        A ring saved as it lay (its `ptr` inside a full buffer) is put in order, oldest first.
+        Reads float32 and float64, and (N,) columns as (N, 1). A ring saved as it lay (its `ptr`
+        inside a full buffer) is put in order, oldest first.
 
         Returns: the number of transitions in the files, `self.size` being how many were kept.
         Raises: InputError naming the file (and the row) where a column is missing, damaged, empty,

@@ -56,7 +56,9 @@ def interact(
         ended = terminated or truncated
         episode_return += float(reward)
         finished = episode_return if ended else None
-        yield Step(timestep, state, action, next_state, float(reward), terminated, truncated, finished)
+        yield Step(
+            timestep, state, action, next_state, float(reward), terminated, truncated, finished
+        )
         state = next_state
         if ended:
             state, _ = env.reset()
@@ -66,7 +68,7 @@ def interact(
 
 @contextmanager
 def preserved_generators(seed: int) -> Iterator[None]:
-    """Seed python's, numpy's and torch's generators for the block, then put them back as they were."""
+    """Seed python's, numpy's and torch's generators for the block, then put them back."""
     python, legacy, torch_cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     seed_generators(seed)

@@ -1,11 +1,11 @@
 """Batch-Constrained deep Q-learning (BCQ) for continuous actions.
 
-A state-conditioned VAE G(s) proposes actions like those of the batch, a perturbation network ξ moves
-each by at most Φ, and twin critics choose among n candidates; no other action is ever valued.
+A state-conditioned VAE G(s) proposes actions like those of the batch, a perturbation network ξ
+moves each by at most Φ, and twin critics choose among n candidates; no other action is valued.
 
-Source: Fujimoto, Meger, Precup, "Off-Policy Deep Reinforcement Learning without Exploration", ICML
-2019, Algorithm 1 and supplementary D; where the released code differs from the text, the code's value
-stands here and FIDELITY.md has the row.
+Source: Fujimoto, Meger, Precup, "Off-Policy Deep Reinforcement Learning without Exploration",
+ICML 2019, Algorithm 1 and supplementary D; where the released code differs from the text, the
+code's value stands here and FIDELITY.md has the row.
 Shapes: B batch, S state_dim, A action_dim, L = 2A latent, n candidates a state.
 """
 
@@ -75,14 +75,16 @@ class Critic(nn.Module):
 
 
 class VAE(nn.Module):
-    """The state-conditioned variational auto-encoder G(s): encoder q(z | s, a), decoder p(a | s, z)."""
+    """The state-conditioned VAE G(s): encoder q(z | s, a), decoder p(a | s, z)."""
 
     def __init__(self, state_dim: int, action_dim: int, max_action: float) -> None:
         super().__init__()
         self.latent_dim = 2 * action_dim
         self.max_action = max_action
         width_1, width_2 = VAE_HIDDEN
-        self.encoder = nn.Sequential(mlp(state_dim + action_dim, [width_1], width_2), nn.ReLU(inplace=True))
+        self.encoder = nn.Sequential(
+            mlp(state_dim + action_dim, [width_1], width_2), nn.ReLU(inplace=True)
+        )
         self.mean = nn.Linear(width_2, self.latent_dim)
         self.log_std = nn.Linear(width_2, self.latent_dim)
         self.decoder = mlp(state_dim + self.latent_dim, VAE_HIDDEN, action_dim)
@@ -159,7 +161,7 @@ class BCQ:
 
     @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
-        """y = r + nd·γ·max_i [λ·min_j Q'_j(s', a_i) + (1 − λ)·max_j Q'_j(s', a_i)], i = 1…n; (B, 1)."""
+        """y = r + nd·γ·max_i [λ·min_j Q'_j(s', a_i) + (1 − λ)·max_j Q'_j(s', a_i)], (B, 1)."""
         # The n copies of one s' stay together, so that a row of (B, n) is one state.
         repeated = next_state.repeat_interleave(self.target_candidates, 0)  # (n·B, S)
         actions = self.actor_target(repeated, self.vae.decode(repeated))
@@ -174,13 +176,13 @@ class BCQ:
         return F.mse_loss(q1, target) + F.mse_loss(q2, target), q1.detach().mean()
 
     def actor_loss(self, state: Tensor) -> Tensor:
-        """−mean Q1(s, ξ(s, a)) for one a = G(s) a state: the deterministic policy gradient for ξ."""
+        """−mean Q1(s, ξ(s, a)) for one a = G(s) a state: the policy gradient of ξ."""
         with torch.no_grad():
             action = self.vae.decode(state)
         return -self.critic.q1(state, self.actor(state, action)).mean()
 
     def update(self, batch: Batch) -> Figures:
-        """One iteration of Algorithm 1 on the given batch; the losses and the mean Q1, as tensors."""
+        """One iteration of Algorithm 1 on this batch; the losses and the mean Q1, as tensors."""
         state, action, next_state, reward, not_done = batch
 
         vae_loss = self.vae_loss(state, action)
@@ -206,7 +208,9 @@ class BCQ:
         self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
     ) -> dict[str, float]:
         """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(self.update(replay_buffer.sample(batch_size)) for _ in range(iterations))
+        return mean_figures(
+            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, targets and optimisers: all that learning on needs."""
@@ -221,5 +225,5 @@ class BCQ:
         save_state(path, self.state_dict())
 
     def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a missing or foreign file."""
+        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
         self.load_state_dict(read_state(path, self.device))

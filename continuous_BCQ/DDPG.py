@@ -1,7 +1,7 @@
 """Deep deterministic policy gradient (DDPG): the behavioural policy and, unchanged, a baseline.
 
-Online it makes the batches; given a fixed batch it is the off-policy learner that the BCQ paper shows
-to fail there.
+Online it makes the batches; given a fixed batch it is the off-policy learner that the BCQ paper
+shows to fail there.
 
 Source: Lillicrap et al., "Continuous control with deep reinforcement learning", ICLR 2016, with the
 sizes and rates of the BCQ authors' released code (FIDELITY.md lists the differences).
@@ -95,7 +95,7 @@ class DDPG:
 
     @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
-        """y = r + nd·γ·Q'(s', π'(s')), (B, 1)."""
+        """Y = r + nd·γ·Q'(s', π'(s')), (B, 1)."""
         q = self.critic_target(next_state, self.actor_target(next_state))
         return reward + not_done * self.discount * q
 
@@ -127,7 +127,9 @@ class DDPG:
         self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
     ) -> dict[str, float]:
         """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(self.update(replay_buffer.sample(batch_size)) for _ in range(iterations))
+        return mean_figures(
+            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, targets and optimisers: all that learning on needs."""
@@ -142,5 +144,5 @@ class DDPG:
         save_state(path, self.state_dict())
 
     def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a missing or foreign file."""
+        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
         self.load_state_dict(read_state(path, self.device))

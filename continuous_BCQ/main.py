@@ -1,4 +1,4 @@
-"""Continuous BCQ from the command line: train a behavioural policy, save a batch of it, learn offline.
+"""Continuous BCQ in three stages: train a behavioural policy, save a batch of it, learn offline.
 
     python main.py --train_behavioral --gaussian_std 0.1
     python main.py --generate_buffer --max_timesteps 100000
@@ -17,17 +17,16 @@ import numpy as np
 from tqdm import tqdm
 
 from BCQ import BCQ
-from DDPG import DDPG
-from utils import Figures, ReplayBuffer, dimensions, make_env, mean_figures
-
 from common import cli, rollout
 from common.cli import command
 from common.environments import announce_current_id
-from common.errors import InputError
+from common.errors import InputError, run
 from common.files import Folders, refuse_existing
 from common.offline import learn, require_finite
 from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
+from DDPG import DDPG
+from utils import Figures, ReplayBuffer, dimensions, make_env, mean_figures
 
 ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG}
 DEFAULTS = {
@@ -48,20 +47,55 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """All flags, with the papers' values as defaults."""
     parser = cli.parser_with_common_flags(__doc__.splitlines()[0], list(ALGORITHMS), DEFAULTS)
     add = parser.add_argument
-    add("--start_timesteps", type=cli.whole, default=25000, help="stage 1: first steps, with uniform actions and no learning")
-    add("--rand_action_p", type=cli.probability, default=0.3, help="stage 2: probability of a uniform action")
-    add("--gaussian_std", type=cli.nonnegative, default=0.3, help="σ of the exploration noise, in units of max_action (stages 1 and 2)")
-    add("--lmbda", type=cli.probability, default=0.75, help="λ, BCQ: weight of the smaller critic in the target")
-    add("--phi", type=cli.nonnegative, default=0.05, help="Φ, BCQ: largest perturbation, in units of max_action")
-    add("--target_candidates", type=cli.count, default=10, help="n, BCQ: candidate actions a state in the target")
-    add("--acting_candidates", type=cli.count, default=100, help="BCQ: candidate actions among which it chooses when acting")
+    add(
+        "--start_timesteps",
+        type=cli.whole,
+        default=25000,
+        help="stage 1: first steps, with uniform actions and no learning",
+    )
+    add(
+        "--rand_action_p",
+        type=cli.probability,
+        default=0.3,
+        help="stage 2: probability of a uniform action",
+    )
+    add(
+        "--gaussian_std",
+        type=cli.nonnegative,
+        default=0.3,
+        help="σ of the exploration noise, in units of max_action (stages 1 and 2)",
+    )
+    add(
+        "--lmbda",
+        type=cli.probability,
+        default=0.75,
+        help="λ, BCQ: weight of the smaller critic in the target",
+    )
+    add(
+        "--phi",
+        type=cli.nonnegative,
+        default=0.05,
+        help="Φ, BCQ: largest perturbation, in units of max_action",
+    )
+    add(
+        "--target_candidates",
+        type=cli.count,
+        default=10,
+        help="n, BCQ: candidate actions a state in the target",
+    )
+    add(
+        "--acting_candidates",
+        type=cli.count,
+        default=100,
+        help="BCQ: candidate actions among which it chooses when acting",
+    )
     return parser.parse_args(argv)
 
 
 class NoisyPolicy:
-    """The behavioural policy with its noise, as stages 1 and 2 use it: uniform or clip(π(s) + noise).
+    """The behavioural policy as stages 1 and 2 use it: a uniform action, or clip(π(s) + noise).
 
-    The noise is N(0, (gaussian_std·m)²) per dimension.
+    The noise is N(0, (gaussian_std·m)²) in every dimension.
     """
 
     def __init__(self, agent: DDPG, env: gym.Env, gaussian_std: float, seed: int) -> None:
@@ -95,7 +129,16 @@ def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]
 
 def show_settings(title: str, algorithm: str, args: argparse.Namespace, *more: str) -> None:
     """Print the stage and every setting that is in force in it."""
-    names = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes", *more, "threads", "output_dir"]
+    names = [
+        "env",
+        "seed",
+        "max_timesteps",
+        "eval_freq",
+        "eval_episodes",
+        *more,
+        "threads",
+        "output_dir",
+    ]
     settings = {"algorithm": algorithm} | {name: vars(args)[name] for name in names}
     cli.print_header(title, settings | cli.hyper_parameters(ALGORITHMS[algorithm], args))
 
@@ -113,7 +156,14 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
     evaluate = evaluator(agent, args)
-    show_settings("Stage 1: train the behavioural policy", "DDPG", args, "start_timesteps", "gaussian_std", "batch_size")
+    show_settings(
+        "Stage 1: train the behavioural policy",
+        "DDPG",
+        args,
+        "start_timesteps",
+        "gaussian_std",
+        "batch_size",
+    )
     recorder = Recorder(results, args, "timesteps", args.tensorboard)
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
@@ -143,20 +193,27 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     results = folders.results(f"buffer_performance_{args.buffer_name}")
-    refuse_existing([column_path(prefix, "state"), results, results.with_suffix(".json")], args.overwrite)
+    refuse_existing(
+        [column_path(prefix, "state"), results, results.with_suffix(".json")], args.overwrite
+    )
     model = folders.model("behavioral")
     if not model.exists():
-        raise InputError(f"no behavioural policy: {model} does not exist; make it with: {command(args, '--train_behavioral')}")
+        raise InputError(
+            f"no behavioural policy: {model} does not exist; make it with: "
+            f"{command(args, '--train_behavioral')}"
+        )
 
     env = make_env(args.env)
     agent = make_agent("DDPG", args, env)
     agent.load(model)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
-    show_settings("Stage 2: generate a batch", "DDPG", args, "buffer_name", "gaussian_std", "rand_action_p")
+    show_settings(
+        "Stage 2: generate a batch", "DDPG", args, "buffer_name", "gaussian_std", "rand_action_p"
+    )
     recorder = Recorder(results, args, "timesteps", args.tensorboard)
 
-    def act(state: np.ndarray, timestep: int) -> np.ndarray:
+    def act(state: np.ndarray, _timestep: int) -> np.ndarray:
         return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
 
     returns: list[float] = []
@@ -173,27 +230,28 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
 def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
-    results, model, prefix = folders.results(label), folders.model(label), folders.buffer(args.buffer_name)
+    results, model = folders.results(label), folders.model(label)
     refuse_existing([results, results.with_suffix(".json"), model], args.overwrite)
     env = make_env(args.env)
-    replay_buffer = load_batch(args, prefix, env)
+    replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
 
     agent = make_agent(args.algorithm, args, env)
     show_settings("Stage 3: learn offline", args.algorithm, args, "buffer_name", "batch_size")
     recorder = Recorder(results, args, "iterations", args.tensorboard)
-    learn(
-        agent, replay_buffer, args.max_timesteps, args.batch_size, args.eval_freq,
-        evaluator(agent, args), recorder, model,
-    )  # fmt: skip
+    evaluate = evaluator(agent, args)
+    learn(agent, replay_buffer, args, evaluate, recorder, model)
     recorder.finish()
 
 
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBuffer:
-    """The named batch, checked against the environment. Raises: InputError where it is another's."""
+    """The named batch, checked against the environment. Raises: InputError for another's."""
     state_dim, action_dim, max_action = dimensions(env)
     state_file = column_path(prefix, "state")
     if not state_file.exists():
-        raise InputError(f"no batch: {state_file} does not exist; make it with: {command(args, '--generate_buffer')}")
+        raise InputError(
+            f"no batch: {state_file} does not exist; make it with: "
+            f"{command(args, '--generate_buffer')}"
+        )
     require_env(prefix, args.env)
     replay_buffer = ReplayBuffer(state_dim, action_dim, args.device, max_size=1)
     replay_buffer.load(prefix)
@@ -201,8 +259,8 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
     if beyond.any():
         raise InputError(
             f"{column_path(prefix, 'action')}: {int(beyond.sum())} actions lie outside "
-            f"[-{max_action:g}, {max_action:g}], the first in row {int(beyond.nonzero()[0])}; was the "
-            "batch made for another environment?"
+            f"[-{max_action:g}, {max_action:g}], the first in row {int(beyond.nonzero()[0])}; was "
+            "the batch made for another environment?"
         )
     return replay_buffer
 
@@ -223,4 +281,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    run(main)

@@ -1,4 +1,4 @@
-"""This folder's door to `common/`: the environments with continuous actions, and what agents are built from."""
+"""This folder's door to `common/`: continuous environments, and what agents are built from."""
 
 import sys
 from pathlib import Path
@@ -50,7 +50,7 @@ def make_env(env_id: str) -> gym.Env:
     Actions whose bounds are not symmetric, or differ from one dimension to the next, are rescaled
     to [−1, 1] by gymnasium's wrapper; states and rewards are as the environment gives them.
 
-    Raises: InputError for an unknown id, discrete or unbounded actions, images or structured states.
+    Raises: InputError for an unknown id, discrete or unbounded actions, images, structured states.
     """
     env = make(env_id)
     actions, states = env.action_space, env.observation_space
@@ -58,13 +58,13 @@ def make_env(env_id: str) -> gym.Env:
         raise InputError(f"--env {env_id} has discrete actions: discrete_BCQ/main.py serves it")
     if not (isinstance(actions, spaces.Box) and len(actions.shape) == 1 and actions.is_bounded()):
         raise InputError(
-            f"--env {env_id} has actions {actions}; this folder needs a bounded vector (Box), as in "
-            "Hopper-v4 or Pendulum-v1"
+            f"--env {env_id} has actions {actions}; this folder needs a bounded vector (Box), as "
+            "in Hopper-v4 or Pendulum-v1"
         )
     if not (isinstance(states, spaces.Box) and len(states.shape) == 1):
         raise InputError(
-            f"--env {env_id} has states {states}; this folder needs a vector (Box), as in Hopper-v4 "
-            "or Pendulum-v1"
+            f"--env {env_id} has states {states}; this folder needs a vector (Box), as in "
+            "Hopper-v4 or Pendulum-v1"
         )
     if np.any(actions.low != -actions.high) or np.any(actions.high != actions.high[0]):
         env = gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
