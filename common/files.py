@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ def replacing(*paths: str | Path) -> Iterator[list[Path]]:
         ) from error
     finally:
         for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # not there any more, or its folder is none
+                temporary.unlink()
 
 
 def save_array(path: str | Path, array: np.ndarray) -> None:

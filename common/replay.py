@@ -133,7 +133,7 @@ class ReplayBuffer:
                     f"{paths[name]} has shape {array.shape}, this environment needs "
                     f"(N, {self._widths[name]}): was it made for another environment?"
                 )
-            if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+            if array.dtype.kind not in "biuf":
                 raise InputError(f"{paths[name]} holds {array.dtype}, not numbers")
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
@@ -145,11 +145,14 @@ class ReplayBuffer:
 
         kept = total if size is None else min(size, total)
         oldest = self._saved_oldest(prefix, total)
+        # All columns are checked before the first is replaced: a refused batch changes nothing.
+        columns = {
+            name: self._checked(paths[name], name, array, oldest, kept)
+            for name, array in arrays.items()
+        }
         if kept > self.max_size:
             self._allocate(kept)
-        for name, array in arrays.items():
-            ordered = np.concatenate([array[oldest:], array[:oldest]]) if oldest else array
-            column = self._checked(paths[name], name, ordered[:kept])
+        for name, column in columns.items():
             getattr(self._columns, name)[:kept] = column
         self.size, self.ptr = kept, kept % self.max_size
         return total
@@ -160,11 +163,17 @@ class ReplayBuffer:
         if not path.exists():
             return 0
         ptr = read_array(path)
-        if ptr.size != 1 or not np.issubdtype(ptr.dtype, np.integer) or not 0 <= int(ptr) <= total:
+        if (
+            ptr.size != 1
+            or not np.issubdtype(ptr.dtype, np.integer)
+            or not 0 <= ptr.item() <= total
+        ):
             raise InputError(f"{path} must hold one whole number from 0 to {total}; make it again")
-        return int(ptr) % total
+        return int(ptr.item()) % total
 
-    def _checked(self, path: Path, name: str, values: np.ndarray) -> Tensor:
+    def _checked(self, path: Path, name: str, array: np.ndarray, oldest: int, kept: int) -> Tensor:
+        ordered = np.concatenate([array[oldest:], array[:oldest]]) if oldest else array
+        values = ordered[:kept]
         whole = not self._dtypes[name].is_floating_point
         with np.errstate(over="ignore", invalid="ignore"):
             column = values.astype(np.int64 if whole else np.float32)
@@ -174,7 +183,8 @@ class ReplayBuffer:
         if bad.any():
             row, place = np.argwhere(bad)[0]
             raise InputError(
-                f"{path}: row {row}, column {place} is {values[row, place]:g}; "
+                f"{path}: row {(row + oldest) % len(array)}, column {place} is "
+                f"{values[row, place]:g}; "
                 "repair or drop that transition"
             )
         return torch.from_numpy(column)
