@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 # The repository is run in place, never installed: its root must be importable from anywhere.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -43,9 +42,13 @@ __all__ = [
     "Figures",
     "ReplayBuffer",
     "adam",
+    "dimensions",
     "features",
     "head",
+    "is_atari",
     "load_state",
+    "make_buffer",
+    "make_env",
     "mean_figures",
     "minimize",
     "mlp",
@@ -58,9 +61,59 @@ __all__ = [
 HISTORY = 4  # frames a state of Atari
 FRAME = 84  # pixels, both ways
 ATARI_STEPS = 27_000  # an episode's limit: 30 minutes of play at 60 frames a second, 4 a step
+ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
+# The wrappers skip frames and limit the episode, so the emulator must do neither: its own limit ends
+# an episode within a step, before the frame that step should show.
+ATARI_OPTIONS = {"frameskip": 1, "max_num_frames_per_episode": None, "obs_type": "grayscale"}
 VECTOR_HIDDEN = [256, 256]
 ATARI_HIDDEN = [512]
 ATARI_FEATURES = 64 * 7 * 7
+
+
+def is_atari(env: gym.Env) -> bool:
+    """Whether the environment is a game of the Arcade Learning Environment, whatever its id."""
+    return isinstance(env.unwrapped, ale_py.AtariEnv)
+
+
+def make_env(env_id: str) -> gym.Env:
+    """An environment with actions 0 … K−1, and states that are vectors or Atari's last 4 frames.
+
+    Atari: each step is 4 frames of the emulator, shown as the maximum of the last two, 84×84, grey;
+    4 such frames of history, the newest last, zeros before an episode's first; an episode ends with
+    the game or after 27,000 steps. Sticky actions are as the id has them. States that are no vector
+    but numbers of a finite set (FrozenLake, Taxi, Blackjack) are one-hot encoded.
+
+    Raises: InputError for an unknown id, continuous actions, or images that are not Atari's.
+    """
+    gym.register_envs(ale_py)
+    atari = env_id in gym.registry and gym.spec(env_id).entry_point == ATARI_ENTRY_POINT
+    env = make(env_id, **ATARI_OPTIONS) if atari else make(env_id)
+    actions, states = env.action_space, env.observation_space
+    if isinstance(actions, spaces.Box):
+        raise InputError(f"--env {env_id} has continuous actions: continuous_BCQ/main.py serves it")
+    if not isinstance(actions, spaces.Discrete) or actions.start != 0:
+        raise InputError(
+            f"--env {env_id} has actions {actions}; this folder needs one number from 0 up "
+            "(Discrete), as in CartPole-v1"
+        )
+    if is_atari(env):
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        env = AtariPreprocessing(env, noop_max=0, frame_skip=4, screen_size=FRAME)
+        return FrameStackObservation(TimeLimit(env, ATARI_STEPS), HISTORY, padding_type="zero")
+    if isinstance(states, spaces.Box) and len(states.shape) == 1:
+        return env
+    if isinstance(states, spaces.Box) or not states.is_np_flattenable:
+        raise InputError(
+            f"--env {env_id} has states {states}; this folder needs vectors, as in CartPole-v1, or "
+            "an Atari game"
+        )
+    return FlattenObservation(env)
+
+
+def dimensions(env: gym.Env) -> tuple[tuple[int, ...], int]:
+    """state_shape, (S,) or (4, 84, 84), and num_actions of an environment made by `make_env`."""
+    assert isinstance(env.action_space, spaces.Discrete) and env.observation_space.shape is not None
+    return env.observation_space.shape, int(env.action_space.n)
 
 
 class ReplayBuffer(replay.ReplayBuffer):
@@ -71,6 +124,11 @@ class ReplayBuffer(replay.ReplayBuffer):
 
 
 Buffer = ReplayBuffer
+
+
+def make_buffer(env: gym.Env, device: torch.device | str, max_size: int) -> Buffer:
+    """An empty buffer of the kind this environment needs."""
+    return ReplayBuffer(dimensions(env)[0][0], device, max_size)
 
 
 class Frames(nn.Module):

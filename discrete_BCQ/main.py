@@ -1,0 +1,329 @@
+"""Discrete BCQ in three stages: train a behavioural policy, save a batch of it, learn offline.
+
+    python main.py --train_behavioral
+    python main.py --generate_buffer
+    python main.py                                   (BCQ; --algorithm DQN or BC are the baselines)
+
+Source: Fujimoto, Conti, Ghavamzadeh, Pineau, "Benchmarking Batch Deep Reinforcement Learning
+Algorithms", 2019, section 4 and appendix.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from tqdm import tqdm
+
+from BC import BC
+from BCQ import BCQ
+from common import cli, rollout
+from common.cli import command
+from common.environments import announce_current_id
+from common.errors import InputError, run
+from common.files import Folders, refuse_existing
+from common.offline import learn, require_finite
+from common.record import Recorder, batch_record, require_env
+from common.replay import column_path
+from DQN import DQN
+from utils import Buffer, Figures, dimensions, is_atari, make_buffer, make_env, mean_figures
+
+ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DQN": DQN, "BC": BC}
+# What the paper sets for Atari, and the released code for all else. `tau` is the rate at which the
+# target network moves every `target_update_freq` updates: 1 is a full copy.
+ATARI: dict[str, Any] = {
+    "start_timesteps": 20_000,
+    "initial_eps": 1.0,
+    "end_eps": 0.01,
+    "eps_decay_period": 250_000,
+    "train_freq": 4,
+    "batch_size": 32,
+    "lr": 6.25e-5,
+    "adam_eps": 1.5e-4,
+    "tau": 1.0,
+    "target_update_freq": 8000,
+    "eval_freq": 50_000,
+    "eval_eps": 0.001,
+}
+VECTOR: dict[str, Any] = {
+    "start_timesteps": 1000,
+    "initial_eps": 0.1,
+    "end_eps": 0.1,
+    "eps_decay_period": 1,
+    "train_freq": 1,
+    "batch_size": 64,
+    "lr": 3e-4,
+    "adam_eps": 1e-8,
+    "tau": 0.005,
+    "target_update_freq": 1,
+    "eval_freq": 5000,
+    "eval_eps": 0.0,
+}
+LOW_NOISE_EPS = 0.001  # ε of the low-noise episodes of a batch
+ONLINE_BUFFER_SIZE = int(1e6)
+DEFAULTS = {
+    "algorithm": "BCQ",
+    "env": "PongNoFrameskip-v0",
+    "seed": 0,
+    "buffer_name": "Default",
+    "max_timesteps": int(1e6),
+    "eval_freq": None,
+    "eval_episodes": 10,
+    "batch_size": None,
+    "discount": 0.99,
+    "tau": None,
+}
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """All flags; those that are None afterwards depend on the environment (`resolve_by_kind`)."""
+    parser = cli.parser_with_common_flags(__doc__.splitlines()[0], list(ALGORITHMS), DEFAULTS)
+
+    def by_kind(flag: str, kind: Callable[[str], Any], text: str) -> None:
+        shown = f"{text} (default: Atari {ATARI[flag]:g}, vectors {VECTOR[flag]:g})"
+        parser.add_argument(f"--{flag}", type=kind, default=None, help=shown)
+
+    by_kind("start_timesteps", cli.whole, "stage 1: first steps, uniform actions and no learning")
+    by_kind("initial_eps", cli.probability, "stage 1: ε, the probability of a uniform action")
+    by_kind("end_eps", cli.probability, "stage 1: ε after --eps_decay_period updates")
+    by_kind("eps_decay_period", cli.count, "stage 1: updates from --initial_eps to --end_eps")
+    by_kind("train_freq", cli.count, "stage 1: environment steps an update")
+    by_kind("eval_eps", cli.probability, "ε while evaluating")
+    by_kind("lr", cli.nonnegative, "Adam's learning rate")
+    by_kind("adam_eps", cli.nonnegative, "Adam's ε, added to the denominator")
+    by_kind("target_update_freq", cli.count, "updates between two of the target network")
+    add = parser.add_argument
+    add(
+        "--buffer_size",
+        type=cli.count,
+        default=None,
+        help="stage 1: transitions kept, the newest (default: 1e6); stage 3: transitions of the "
+        "batch used, the first (default: all)",
+    )
+    add(
+        "--BCQ_threshold",
+        dest="threshold",
+        type=cli.probability,
+        default=0.3,
+        help="BCQ: an action is allowed where G(a|s) / max G(.|s) is larger",
+    )
+    add(
+        "--low_noise_p",
+        type=cli.probability,
+        default=0.2,
+        help=f"stage 2: probability that an episode is played with ε {LOW_NOISE_EPS}",
+    )
+    add(
+        "--rand_action_p",
+        type=cli.probability,
+        default=0.2,
+        help="stage 2: ε of the other episodes",
+    )
+    return parser.parse_args(argv)
+
+
+def resolve_by_kind(args: argparse.Namespace, env: gym.Env) -> None:
+    """Give every flag that was not set the value for this kind of environment."""
+    for flag, value in (ATARI if is_atari(env) else VECTOR).items():
+        if vars(args)[flag] is None:
+            setattr(args, flag, value)
+
+
+class NoisyPolicy:
+    """The behavioural policy as stages 1 and 2 use it: ε-greedy."""
+
+    def __init__(self, agent: DQN, num_actions: int, seed: int) -> None:
+        self.agent, self.num_actions = agent, num_actions
+        self.generator = np.random.default_rng(seed)
+
+    def __call__(self, state: np.ndarray, eps: float) -> int:
+        """(*S) -> an action, uniform with probability `eps`."""
+        if self.generator.random() < eps:
+            return int(self.generator.integers(self.num_actions))
+        return self.agent.select_action(state)
+
+
+def epsilon(updates: int, args: argparse.Namespace) -> float:
+    """ε of stage 1: linear in the updates from `initial_eps` to `end_eps`, then constant."""
+    progress = min(1.0, updates / args.eps_decay_period)
+    return args.initial_eps + progress * (args.end_eps - args.initial_eps)
+
+
+def make_agent(algorithm: str, args: argparse.Namespace, env: gym.Env) -> Any:
+    """The named agent, sized for the environment, with the flags that are its hyper-parameters."""
+    kind = ALGORITHMS[algorithm]
+    return kind(*dimensions(env), **cli.hyper_parameters(kind, args))
+
+
+def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[], list[float]]:
+    """The evaluation of all stages: returns of `eval_episodes` episodes with ε `eval_eps`."""
+    num_actions = dimensions(env)[1]
+
+    def act(states: np.ndarray) -> np.ndarray:
+        # numpy's global generator: `evaluate` seeds it and puts it back.
+        explore = np.random.random(len(states)) < args.eval_eps
+        uniform = np.random.randint(num_actions, size=len(states))
+        return np.where(explore, uniform, agent.select_action(states))
+
+    make = partial(make_env, args.env)
+    return lambda: rollout.evaluate(act, make, args.eval_episodes, args.seed)
+
+
+def show_settings(title: str, algorithm: str, args: argparse.Namespace, *more: str) -> None:
+    """Print the stage and every setting that is in force in it."""
+    names = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes", "eval_eps", *more]
+    settings = {"algorithm": algorithm} | {
+        name: vars(args)[name] for name in [*names, "threads", "output_dir"]
+    }
+    cli.print_header(title, settings | cli.hyper_parameters(ALGORITHMS[algorithm], args))
+
+
+def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
+    """Stage 1: DQN online, one update every `train_freq` steps; saves the policy."""
+    results, model = folders.results("behavioral"), folders.model("behavioral")
+    prefix = folders.buffer(args.buffer_name)
+    batch = [column_path(prefix, "action")] if args.save_buffer else []
+    refuse_existing([results, results.with_suffix(".json"), model, *batch], args.overwrite)
+
+    env = make_env(args.env)
+    resolve_by_kind(args, env)
+    agent = make_agent("DQN", args, env)
+    args.buffer_size = args.buffer_size or ONLINE_BUFFER_SIZE
+    kept = min(args.buffer_size, args.max_timesteps)
+    replay_buffer = make_buffer(env, args.device, kept)
+    noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
+    evaluate = evaluator(agent, args, env)
+    schedule = ["start_timesteps", "initial_eps", "end_eps", "eps_decay_period", "train_freq"]
+    title = "Stage 1: train the behavioural policy"
+    show_settings(title, "DQN", args, *schedule, "buffer_size", "batch_size")
+    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+
+    def act(state: np.ndarray, timestep: int) -> int:
+        uniform = timestep < args.start_timesteps
+        return noisy(state, 1.0 if uniform else epsilon(agent.updates, args))
+
+    figures: list[Figures] = []
+    returns: list[float] = []
+    steps = rollout.interact(env, act, args.max_timesteps, args.seed)
+    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
+        replay_buffer.add(*step.transition)
+        returns += step.finished_returns
+        done = step.timestep + 1
+        if step.timestep >= args.start_timesteps and done % args.train_freq == 0:
+            figures.append(agent.update(replay_buffer.sample(args.batch_size)))
+        if done % args.eval_freq == 0 or done == args.max_timesteps:
+            means = mean_figures(figures)
+            figures.clear()
+            require_finite(means, done)
+            recorder.add(done, evaluate(), means)
+            agent.save(model)
+    if args.save_buffer:
+        replay_buffer.save(prefix, batch_record(args, returns, replay_buffer.size))
+    recorder.finish()
+
+
+def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
+    """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
+    prefix = folders.buffer(args.buffer_name)
+    results = folders.results(f"buffer_performance_{args.buffer_name}")
+    refuse_existing(
+        [column_path(prefix, "action"), results, results.with_suffix(".json")], args.overwrite
+    )
+    model = folders.model("behavioral")
+    if not model.exists():
+        raise InputError(
+            f"no behavioural policy: {model} does not exist; make it with: "
+            f"{command(args, '--train_behavioral')}"
+        )
+
+    env = make_env(args.env)
+    resolve_by_kind(args, env)
+    agent = make_agent("DQN", args, env)
+    agent.load(model)
+    replay_buffer = make_buffer(env, args.device, args.max_timesteps)
+    noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
+    title = "Stage 2: generate a batch"
+    show_settings(title, "DQN", args, "buffer_name", "low_noise_p", "rand_action_p")
+    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+    eps = args.rand_action_p
+
+    def begin_episode() -> None:
+        nonlocal eps
+        low_noise = noisy.generator.random() < args.low_noise_p
+        eps = LOW_NOISE_EPS if low_noise else args.rand_action_p
+
+    returns: list[float] = []
+    steps = rollout.interact(
+        env, lambda state, _: noisy(state, eps), args.max_timesteps, args.seed, begin_episode
+    )
+    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
+        replay_buffer.add(*step.transition)
+        returns += step.finished_returns
+    record = batch_record(args, returns, replay_buffer.size)
+    replay_buffer.save(prefix, record)
+    recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
+    recorder.finish(batch=record)
+
+
+def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
+    """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
+    label = f"{args.algorithm}_{args.buffer_name}"
+    results, model = folders.results(label), folders.model(label)
+    refuse_existing([results, results.with_suffix(".json"), model], args.overwrite)
+    env = make_env(args.env)
+    resolve_by_kind(args, env)
+    replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
+
+    agent = make_agent(args.algorithm, args, env)
+    title = "Stage 3: learn offline"
+    show_settings(title, args.algorithm, args, "buffer_name", "buffer_size", "batch_size")
+    recorder = Recorder(results, args, "iterations", args.tensorboard)
+    evaluate = evaluator(agent, args, env)
+    learn(agent, replay_buffer, args, evaluate, recorder, model)
+    recorder.finish()
+
+
+def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
+    """The named batch, checked against the environment. Raises: InputError for another's."""
+    action_file = column_path(prefix, "action")
+    if not action_file.exists():
+        raise InputError(
+            f"no batch: {action_file} does not exist; make it with: "
+            f"{command(args, '--generate_buffer')}"
+        )
+    require_env(prefix, args.env)
+    replay_buffer = make_buffer(env, args.device, 1)
+    replay_buffer.load(prefix, args.buffer_size)
+    num_actions = dimensions(env)[1]
+    outside = (replay_buffer.action < 0) | (replay_buffer.action >= num_actions)
+    if outside.any():
+        row = int(outside.nonzero()[0, 0])
+        raise InputError(
+            f"{action_file}: row {row} holds action {int(replay_buffer.action[row])}; {args.env} "
+            f"has {num_actions} actions, 0 to {num_actions - 1}: was the batch made for another "
+            "environment?"
+        )
+    args.buffer_size = replay_buffer.size
+    return replay_buffer
+
+
+def main() -> None:
+    """Run the stage that the flags name."""
+    args = parse_args()
+    cli.resolve(args)
+    args.env = announce_current_id(args.env)
+    rollout.seed_generators(args.seed)
+    folders = Folders(args.output_dir, args.env, args.seed)
+    if args.train_behavioral:
+        train_behavioral(args, folders)
+    elif args.generate_buffer:
+        generate_buffer(args, folders)
+    else:
+        learn_offline(args, folders)
+
+
+if __name__ == "__main__":
+    run(main)
