@@ -59,11 +59,36 @@ def soft_update(source: nn.Module, target: nn.Module, tau: float) -> None:
     torch._foreach_lerp_(targets, weights, tau)
 
 
+class Mean:
+    """The running mean of every figure, kept on the device: it is read once, by `take`."""
+
+    def __init__(self) -> None:
+        self.totals: Figures = {}
+        self.updates = 0
+
+    def add(self, figures: Figures) -> None:
+        """Count one update's figures."""
+        for name, value in figures.items():
+            if name in self.totals:
+                self.totals[name] += value
+            else:
+                # A copy, summed in place: thousands of small tensors kept would fragment the heap.
+                self.totals[name] = value.clone()
+        self.updates += 1
+
+    def take(self) -> dict[str, float]:
+        """The means so far, {} before the first update; starts anew."""
+        means = {name: float(total) / self.updates for name, total in self.totals.items()}
+        self.totals, self.updates = {}, 0
+        return means
+
+
 def mean_figures(figures: Iterable[Figures]) -> dict[str, float]:
-    """The mean of each figure over the updates; {} for none. Reads the device once, at the end."""
-    all_figures = list(figures)
-    names = all_figures[0] if all_figures else []
-    return {name: float(torch.stack([one[name] for one in all_figures]).mean()) for name in names}
+    """The mean of each figure over the updates; {} for none."""
+    mean = Mean()
+    for one in figures:
+        mean.add(one)
+    return mean.take()
 
 
 def state_of(agent: object) -> dict[str, Any]:

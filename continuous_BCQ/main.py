@@ -26,7 +26,7 @@ from common.offline import learn, require_finite
 from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
 from DDPG import DDPG
-from utils import Figures, ReplayBuffer, dimensions, make_env, mean_figures
+from utils import Mean, ReplayBuffer, dimensions, make_env
 
 ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG}
 DEFAULTS = {
@@ -169,18 +169,17 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
         return noisy(state, uniform=timestep < args.start_timesteps)
 
-    figures: list[Figures] = []
+    figures = Mean()
     returns: list[float] = []
     steps = rollout.interact(env, act, args.max_timesteps, args.seed)
     for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
         replay_buffer.add(*step.transition)
         returns += step.finished_returns
         if step.timestep >= args.start_timesteps:
-            figures.append(agent.update(replay_buffer.sample(args.batch_size)))
+            figures.add(agent.update(replay_buffer.sample(args.batch_size)))
         done = step.timestep + 1
         if done % args.eval_freq == 0 or done == args.max_timesteps:
-            means = mean_figures(figures)
-            figures.clear()
+            means = figures.take()
             require_finite(means, done)
             recorder.add(done, evaluate(), means)
             agent.save(model)

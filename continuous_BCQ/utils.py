@@ -14,6 +14,7 @@ from common.environments import make
 from common.errors import InputError
 from common.networks import (
     Figures,
+    Mean,
     adam,
     load_state,
     mean_figures,
@@ -29,6 +30,7 @@ from common.replay import Batch, ReplayBuffer
 __all__ = [
     "Batch",
     "Figures",
+    "Mean",
     "ReplayBuffer",
     "adam",
     "dimensions",

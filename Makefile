@@ -1,0 +1,73 @@
+# The targets a user types. Everything runs in .venv, which the first of them makes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test check slow bench figures clean
+
+help:
+	@echo 'make quickstart   the paper in small: behaviour, batch, BCQ and DDPG on it, a figure and a table'
+	@echo 'make test         all fast tests'
+	@echo 'make check        ruff and mypy'
+	@echo 'make slow         the slow tests: minutes of learning'
+	@echo 'make bench        iterations per second, ours beside others in one run'
+	@echo 'make figures      the figures of the README, from results/reference/'
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed (make PYTHON=python3.11 …); this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: requirements.txt $(VENV)/.created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/.checks: requirements-dev.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+# The commands below are those a user types; make prints each before it runs.
+PENDULUM := --env Pendulum-v1 --output_dir quickstart --overwrite
+MAIN = $(BIN)/python continuous_BCQ/main.py $(PENDULUM)
+
+quickstart: $(VENV)/.installed
+	$(MAIN) --train_behavioral --gaussian_std 0.1 --max_timesteps 6000 --start_timesteps 2000 --eval_freq 1000
+	$(MAIN) --generate_buffer --buffer_name Imitation --gaussian_std 0 --rand_action_p 0 --max_timesteps 10000
+	$(MAIN) --buffer_name Imitation --algorithm DDPG --max_timesteps 4000 --eval_freq 500
+	$(MAIN) --buffer_name Imitation --max_timesteps 4000 --eval_freq 500
+	$(BIN)/python plot.py quickstart/results/*_Imitation_Pendulum-v1_0.npy --output quickstart/quickstart.png
+	@echo
+	@echo 'Both learners saw the same 10,000 transitions of one good policy and nothing else.'
+	@echo 'Next:  open quickstart/quickstart.png'
+	@echo '       $(BIN)/python continuous_BCQ/main.py --help          every setting, with its symbol'
+	@echo '       continuous_BCQ/README.md                            the tasks of the paper on MuJoCo'
+	@echo '       make test                                           all fast tests'
+
+test: $(VENV)/.checks
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/.checks
+	$(BIN)/python -m pytest -m slow
+
+# Two folders hold modules of the same names, so mypy sees one folder at a time.
+check: $(VENV)/.checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy common plot.py tests benchmarks
+	cd continuous_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
+	cd discrete_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
+
+# d3rlpy pins an old gymnasium and so has an environment of its own.
+.venv-d3rlpy/.installed: benchmarks/requirements-d3rlpy.txt
+	$(PYTHON) -m venv .venv-d3rlpy
+	.venv-d3rlpy/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+bench: $(VENV)/.installed .venv-d3rlpy/.installed
+	$(BIN)/python benchmarks/continuous_speed.py --d3rlpy-python .venv-d3rlpy/bin/python
+
+figures: $(VENV)/.installed
+	$(BIN)/python plot.py results/reference/*_Hopper-v4_*.npy --output results/reference/hopper.png
+
+clean:
+	rm -rf quickstart .venv .venv-d3rlpy .mypy_cache .pytest_cache .ruff_cache
