@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -99,19 +100,22 @@ def state_of(agent: object) -> dict[str, Any]:
     }
 
 
-def load_state(agent: object, state: dict[str, Any]) -> None:
-    """Put what `state_of` gave back into an agent of the same sizes.
+def load_state(agent: Any, state: dict[str, Any]) -> None:
+    """Put what an agent's `state_dict` gave back into one of the same algorithm and sizes.
 
-    Raises: InputError where names or sizes differ.
+    Raises: InputError where names or sizes differ; the agent then stays as it was.
     """
+    differing = ", ".join(sorted(agent.state_dict().keys() ^ state.keys()))
+    if differing:
+        raise InputError(f"saved by another algorithm than {type(agent).__name__}: see {differing}")
     parts = {k: v for k, v in vars(agent).items() if isinstance(v, nn.Module | Optimizer)}
-    if parts.keys() - state.keys():
-        missing = ", ".join(sorted(parts.keys() - state.keys()))
-        raise InputError(f"saved by another algorithm than {type(agent).__name__}: no {missing}")
+    before = deepcopy(state_of(agent))
     for name, part in parts.items():
         try:
             part.load_state_dict(state[name])
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            for changed, content in before.items():
+                parts[changed].load_state_dict(content)
             reason = str(error).strip().splitlines()[-1].strip()
             raise InputError(
                 f"{name} does not fit this environment or algorithm: {reason}"

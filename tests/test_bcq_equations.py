@@ -216,7 +216,7 @@ def test_actor_loss_is_minus_the_mean_q1_of_a_perturbed_sample(continuous: Simpl
 
 
 def gradients(loss: Tensor, network: nn.Module) -> list[Tensor | None]:
-    """Of the loss, for every parameter of the network; None where the loss does not depend on it."""
+    """Of the loss, for every parameter of the network; None where it does not depend on it."""
     if not loss.requires_grad:
         return [None]
     parameters = [weight.requires_grad_() for weight in network.parameters()]
@@ -394,6 +394,11 @@ def test_a_hundred_candidates_are_weighed_when_acting_unless_told_otherwise(
 # --- the parts that all agents share
 
 
+def flat(network: nn.Module) -> list[float]:
+    """All parameters of a network, in order of creation."""
+    return [x for weight in network.parameters() for x in weight.detach().flatten().tolist()]
+
+
 def test_soft_update_moves_the_target_by_tau(continuous: SimpleNamespace) -> None:
     source, target = nn.Linear(2, 1), nn.Linear(2, 1)
     with torch.no_grad():
@@ -401,12 +406,8 @@ def test_soft_update_moves_the_target_by_tau(continuous: SimpleNamespace) -> Non
             for weight in network.parameters():
                 weight.fill_(value)
     continuous.utils.soft_update(source, target, 0.25)  # 0.25·1 + 0.75·(-3)
-    assert {x for weight in target.parameters() for x in weight.detach().flatten().tolist()} == {
-        -2.0
-    }
-    assert {x for weight in source.parameters() for x in weight.detach().flatten().tolist()} == {
-        1.0
-    }
+    assert flat(target) == [-2.0] * 3
+    assert flat(source) == [1.0] * 3
 
 
 def test_soft_update_refuses_networks_of_other_sizes(continuous: SimpleNamespace) -> None:

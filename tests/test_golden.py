@@ -1,4 +1,4 @@
-"""The authors' released code and ours, on the same batches from the same seed, give the same numbers."""
+"""The authors' code and ours, on the same batches from the same seed, give the same numbers."""
 
 import json
 from pathlib import Path
@@ -31,8 +31,8 @@ def summary(parameter: Tensor) -> np.ndarray:
 def scales(expected: np.ndarray, size: int) -> np.ndarray:
     """What 1e-5 is relative to: the entry itself, or what its tensor's entries typically are.
 
-    A value near zero (a bias that has hardly moved) is held to 1e-5 of the tensor's root mean square,
-    and a sum in which the terms cancel to 1e-5 of the L2 norm: float32 rounding is of that size.
+    A value near zero (a bias that has hardly moved) is held to 1e-5 of the tensor's root mean
+    square, and a sum whose terms cancel to 1e-5 of the L2 norm: float32 rounding is of that size.
     """
     norm = expected[1]
     typical = np.full(8, norm / np.sqrt(size))
@@ -41,7 +41,7 @@ def scales(expected: np.ndarray, size: int) -> np.ndarray:
 
 
 def worst_error(agent: Any, golden: Any, when: str, networks: list[str]) -> float:
-    """The largest relative difference over all networks; every golden parameter must have its own."""
+    """The largest relative difference; each golden parameter must have its counterpart."""
     worst = 0.0
     for name in networks:
         parameters = list(getattr(agent, name).parameters())

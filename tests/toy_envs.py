@@ -12,8 +12,8 @@ Info = dict[str, Any]
 class Walk(gym.Env[np.ndarray, np.ndarray]):
     """State (start, steps taken), reward 1 a step, terminal after `length` steps (None: never).
 
-    `length="drawn"` takes 3 to 8 steps, fixed by the reset's seed. `log` gathers what happens to all
-    instances: ("reset", seed) and ("step", start, step).
+    `length="drawn"` takes 3 to 8 steps, fixed by the reset's seed. `log` gathers what happens to
+    all instances: ("reset", seed) and ("step", start, step).
     """
 
     log: ClassVar[list[tuple[Any, ...]]] = []
@@ -62,7 +62,7 @@ class Reach(gym.Env[np.ndarray, np.ndarray]):
 
 
 class Asymmetric(Reach):
-    """As Reach, with bounds [0, 4] and [-1, 5]; a state shows the middle of its bounds as (0, 0)."""
+    """As Reach, with bounds [0, 4] and [-1, 5], whose middle (2, 2) moves nothing."""
 
     action_space = spaces.Box(np.float32([0, -1]), np.float32([4, 5]))
     actions: ClassVar[list[np.ndarray]] = []

@@ -1,0 +1,332 @@
+"""What every algorithm of continuous_BCQ/main.py promises, whatever it learns."""
+
+import inspect
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import fill, load_variant, random_batch, same_weights, weights
+from toy_envs import Reach
+
+from common import rollout
+from common.errors import InputError
+
+variant = load_variant("continuous_BCQ")
+ALGORITHMS: dict[str, type] = variant.main.ALGORITHMS
+STATE_DIM, ACTION_DIM = 3, 2
+
+# Fujimoto, Meger, Precup 2019, supplementary D, and the released code where it differs: the paper
+# has n = 10 for acting too. A new algorithm's table is typed out here.
+PAPER: dict[str, dict[str, float]] = {
+    "BCQ": {
+        "discount": 0.99,
+        "tau": 0.005,
+        "lmbda": 0.75,
+        "phi": 0.05,
+        "target_candidates": 10,
+        "acting_candidates": 100,
+    },
+    "DDPG": {"discount": 0.99, "tau": 0.005},
+}
+BATCH_SIZE = 100
+
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+def make(algorithm: str, max_action: float = 1.0, seed: int = 0, **options: Any) -> Any:
+    """A fresh agent."""
+    torch.manual_seed(seed)
+    return ALGORITHMS[algorithm](STATE_DIM, ACTION_DIM, max_action, "cpu", **options)
+
+
+def make_buffer(max_action: float = 1.0, rows: int = 50) -> Any:
+    """A small batch in a replay buffer."""
+    buffer = variant.utils.ReplayBuffer(STATE_DIM, ACTION_DIM, "cpu", rows)
+    return fill(buffer, random_batch(rows, STATE_DIM, ACTION_DIM, max_action))
+
+
+def states(count: int) -> np.ndarray:
+    """(count, S)."""
+    return np.random.default_rng(4).normal(size=(count, STATE_DIM))
+
+
+# --- the paper's values
+
+
+@every_algorithm
+def test_constructor_defaults_are_the_papers(algorithm: str) -> None:
+    assert algorithm in PAPER, f"type {algorithm}'s hyper-parameters out in PAPER"
+    parameters = inspect.signature(ALGORITHMS[algorithm]).parameters
+    assert list(parameters)[:4] == ["state_dim", "action_dim", "max_action", "device"]
+    defaults = {name: p.default for name, p in list(parameters.items())[4:]}
+    assert defaults == PAPER[algorithm]
+    train = inspect.signature(ALGORITHMS[algorithm].train).parameters
+    assert train["batch_size"].default == BATCH_SIZE
+
+
+@every_algorithm
+def test_flag_defaults_are_the_papers_and_every_hyper_parameter_has_a_flag(algorithm: str) -> None:
+    flags = vars(variant.main.parse_args([]))
+    assert {name: flags.get(name) for name in PAPER[algorithm]} == PAPER[algorithm]
+
+
+def test_the_other_flag_defaults_are_the_papers() -> None:
+    flags = vars(variant.main.parse_args([]))
+    table = {
+        "algorithm": "BCQ",
+        "env": "Hopper-v4",
+        "seed": 0,
+        "buffer_name": "Robust",
+        "eval_freq": 5_000,
+        "eval_episodes": 10,
+        "max_timesteps": 1_000_000,
+        "start_timesteps": 25_000,
+        "rand_action_p": 0.3,
+        "gaussian_std": 0.3,
+        "batch_size": BATCH_SIZE,
+        "device": "auto",
+        "threads": None,
+        "output_dir": None,
+        "train_behavioral": False,
+        "generate_buffer": False,
+        "save_buffer": False,
+        "overwrite": False,
+        "tensorboard": False,
+    }
+    assert {name: flags[name] for name in table} == table
+
+
+@every_algorithm
+def test_a_name_means_one_thing(algorithm: str) -> None:
+    kind = ALGORITHMS[algorithm]
+    assert kind.__name__ == kind.__module__ == algorithm
+    assert (Path(variant.main.__file__).parent / f"{algorithm}.py").exists()
+
+
+# --- acting
+
+
+@every_algorithm
+@pytest.mark.parametrize("max_action", [1.0, 2.0])
+def test_actions_have_the_states_shape_and_lie_in_the_bounds(
+    algorithm: str, max_action: float
+) -> None:
+    agent = make(algorithm, max_action)
+    one, many = agent.select_action(states(1)[0]), agent.select_action(states(5))
+    assert (one.shape, many.shape) == ((ACTION_DIM,), (5, ACTION_DIM))
+    assert one.dtype == many.dtype == np.float32
+    far = agent.select_action(1e4 * states(50))  # where a bare output would be far outside
+    assert np.isfinite(far).all()
+    assert np.abs(far).max() <= max_action
+    assert np.abs(far).max() > 0.5 * max_action  # scaled to the bounds, not to [-1, 1] or less
+
+
+@every_algorithm
+def test_acting_changes_no_weight(algorithm: str) -> None:
+    agent = make(algorithm)
+    before = weights(agent)
+    agent.select_action(states(5))
+    assert same_weights(before, weights(agent))
+    assert all(weight.grad is None for weight in agent.actor.parameters())
+
+
+# --- learning
+
+
+@every_algorithm
+@pytest.mark.parametrize("max_action", [1.0, 2.0])
+def test_figures_are_finite_and_every_network_learns(algorithm: str, max_action: float) -> None:
+    agent = make(algorithm, max_action)
+    before = weights(agent)
+    figures = agent.train(make_buffer(max_action), 5, 16)
+    assert figures and all(math.isfinite(value) for value in figures.values())
+    after = weights(agent)
+    unmoved = [key for key in after if torch.equal(before[key], after[key])]
+    assert not unmoved
+    assert all(torch.isfinite(value).all() for value in after.values())
+
+
+@every_algorithm
+def test_train_is_that_many_updates_on_sampled_batches(algorithm: str) -> None:
+    buffer = make_buffer()
+    trained, updated = make(algorithm), make(algorithm)
+    torch.manual_seed(9)
+    figures = trained.train(buffer, 3, 7)
+    torch.manual_seed(9)
+    each = [updated.update(buffer.sample(7)) for _ in range(3)]
+    assert same_weights(weights(trained), weights(updated))
+    for name, value in figures.items():
+        assert value == pytest.approx(float(np.mean([float(one[name]) for one in each])), rel=1e-5)
+
+
+@every_algorithm
+def test_the_same_seed_twice_gives_the_same_weights_and_another_seed_others(algorithm: str) -> None:
+    ends = []
+    for seed in [3, 3, 4]:
+        agent = make(algorithm, seed=seed)
+        agent.train(make_buffer(), 4, 8)
+        ends.append(weights(agent))
+    assert same_weights(ends[0], ends[1])
+    assert not same_weights(ends[0], ends[2])
+
+
+@every_algorithm
+def test_targets_move_by_exactly_tau_or_not_at_all(algorithm: str) -> None:
+    agent = make(algorithm, **({"tau": 0.125} if "tau" in PAPER[algorithm] else {}))
+    targets = [name for name in vars(agent) if name.endswith("_target")]
+    assert targets or "tau" not in PAPER[algorithm]
+    moved = dict.fromkeys(targets, 0)
+    for _ in range(4):
+        old = weights(agent)
+        agent.update(random_batch(8, STATE_DIM, ACTION_DIM))
+        new = weights(agent)
+        for name in targets:
+            keys = [key for key in new if key.startswith(f"{name}.")]
+            if all(torch.equal(old[key], new[key]) for key in keys):
+                continue
+            moved[name] += 1
+            for key in keys:
+                online = new[key.replace("_target.", ".", 1)].double()
+                expected = 0.125 * online + 0.875 * old[key].double()
+                torch.testing.assert_close(new[key].double(), expected, rtol=1e-6, atol=1e-8)
+    assert all(moved.values())
+
+
+# --- saving
+
+
+@every_algorithm
+def test_a_loaded_agent_acts_and_learns_as_the_saved_one(algorithm: str, tmp_path: Path) -> None:
+    saved, loaded = make(algorithm, seed=1), make(algorithm, seed=2)
+    buffer = make_buffer()
+    saved.train(buffer, 3, 8)
+    saved.save(tmp_path / "agent.pt")
+    loaded.load(tmp_path / "agent.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["agent.pt"]
+    actions, ends = [], []
+    for agent in [saved, loaded]:
+        torch.manual_seed(5)
+        actions.append(agent.select_action(states(4)))
+        agent.train(buffer, 3, 8)
+        ends.append(weights(agent))
+    assert np.array_equal(*actions)
+    assert same_weights(*ends)
+
+
+@every_algorithm
+def test_a_model_file_is_plain_tensors_that_torch_reads_safely(
+    algorithm: str, tmp_path: Path
+) -> None:
+    make(algorithm).save(tmp_path / "agent.pt")
+    torch.load(tmp_path / "agent.pt", weights_only=True)
+
+
+@every_algorithm
+def test_a_missing_or_damaged_model_file_is_refused(algorithm: str, tmp_path: Path) -> None:
+    agent = make(algorithm)
+    before = weights(agent)
+    path = tmp_path / "agent.pt"
+    with pytest.raises(InputError, match=r"agent\.pt does not exist"):
+        agent.load(path)
+    agent.save(path)
+    whole = path.read_bytes()
+    for content in [b"", b"no agent", whole[: len(whole) // 2]]:
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"agent\.pt is damaged"):
+            agent.load(path)
+    torch.save(torch.zeros(3), path)
+    with pytest.raises(InputError, match=r"agent\.pt holds no saved agent but a Tensor"):
+        agent.load(path)
+    assert same_weights(before, weights(agent))
+
+
+@every_algorithm
+def test_a_model_of_another_environment_is_refused(algorithm: str, tmp_path: Path) -> None:
+    path = tmp_path / "agent.pt"
+    ALGORITHMS[algorithm](STATE_DIM + 1, ACTION_DIM, 1.0, "cpu").save(path)
+    agent = make(algorithm)
+    with pytest.raises(InputError, match="does not fit this environment or algorithm"):
+        agent.load(path)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "other"), [(a, b) for a in ALGORITHMS for b in ALGORITHMS if a != b]
+)
+def test_a_model_of_another_algorithm_is_refused(
+    algorithm: str, other: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent.pt"
+    make(other).save(path)
+    agent = make(algorithm)
+    before = weights(agent)
+    with pytest.raises(InputError, match="algorithm"):
+        agent.load(path)
+    assert same_weights(before, weights(agent))
+
+
+@every_algorithm
+def test_where_a_model_cannot_be_written_the_former_one_stays(
+    algorithm: str, tmp_path: Path
+) -> None:
+    from conftest import largest_file, snapshot
+
+    path = tmp_path / "agent.pt"
+    path.write_bytes(b"the former one")
+    with largest_file(4096), pytest.raises(InputError, match=r"cannot write .*agent\.pt"):
+        make(algorithm).save(path)
+    assert snapshot(tmp_path) == {"agent.pt": b"the former one"}
+
+
+# --- evaluating
+
+
+class ThreeStates(Reach):
+    """Reach with the contract's number of states, ten steps an episode."""
+
+    def __init__(self) -> None:
+        self.observation_space = variant.main.gym.spaces.Box(-1, 1, (STATE_DIM,), np.float32)
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        state, info = super().reset(**options)
+        self.steps = 0
+        return np.append(state, 0).astype(np.float32), info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        state, reward, _, _, info = super().step(action)
+        self.steps += 1
+        state = np.append(state, self.steps / 10).astype(np.float32)
+        return state, reward, False, self.steps == 10, info
+
+
+def random_state() -> tuple[Any, ...]:
+    """Where all three global generators stand."""
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+
+
+@every_algorithm
+def test_evaluating_changes_neither_weights_nor_any_generator(algorithm: str) -> None:
+    agent = make(algorithm)
+    agent.train(make_buffer(), 2, 8)
+    before, generators = weights(agent), random_state()
+    first = rollout.evaluate(agent.select_action, ThreeStates, 3, seed=0)
+    assert same_weights(before, weights(agent))
+    assert generators == random_state()
+    assert rollout.evaluate(agent.select_action, ThreeStates, 3, seed=0) == first
+
+
+@every_algorithm
+def test_evaluating_in_between_does_not_change_what_is_learned(algorithm: str) -> None:
+    ends = []
+    for evaluations in [0, 3]:
+        agent = make(algorithm)
+        buffer = make_buffer()
+        for _ in range(3):
+            agent.train(buffer, 2, 8)
+            for _ in range(evaluations):
+                rollout.evaluate(agent.select_action, ThreeStates, 2, seed=0)
+        ends.append(weights(agent))
+    assert same_weights(*ends)
