@@ -33,8 +33,8 @@ MAIN = $(BIN)/python continuous_BCQ/main.py $(PENDULUM)
 quickstart: $(VENV)/.installed
 	$(MAIN) --train_behavioral --gaussian_std 0.1 --max_timesteps 6000 --start_timesteps 2000 --eval_freq 1000
 	$(MAIN) --generate_buffer --buffer_name Imitation --gaussian_std 0 --rand_action_p 0 --max_timesteps 10000
-	$(MAIN) --buffer_name Imitation --algorithm DDPG --max_timesteps 4000 --eval_freq 500
-	$(MAIN) --buffer_name Imitation --max_timesteps 4000 --eval_freq 500
+	$(MAIN) --buffer_name Imitation --algorithm DDPG --max_timesteps 3000 --eval_freq 500
+	$(MAIN) --buffer_name Imitation --max_timesteps 3000 --eval_freq 500
 	$(BIN)/python plot.py quickstart/results/*_Imitation_Pendulum-v1_0.npy --output quickstart/quickstart.png
 	@echo
 	@echo 'Both learners saw the same 10,000 transitions of one good policy and nothing else.'
