@@ -4,7 +4,7 @@ A state-conditioned VAE G(s) proposes actions like those of the batch, a perturb
 moves each by at most Φ, and twin critics choose among n candidates; no other action is valued.
 
 Source: Fujimoto, Meger, Precup, "Off-Policy Deep Reinforcement Learning without Exploration",
-ICML 2019, Algorithm 1 and supplementary D; where the released code differs from the text, the
+ICML 2019, Algorithm 1 and supplementary; where the released code differs from the text, the
 code's value stands here and FIDELITY.md has the row.
 Shapes: B batch, S state_dim, A action_dim, L = 2A latent, n candidates a state.
 """

@@ -4,7 +4,7 @@
     python main.py --generate_buffer --max_timesteps 100000
     python main.py                                   (BCQ; --algorithm DDPG is the baseline)
 
-Source: Fujimoto, Meger, Precup, ICML 2019, section 3 and supplementary D.
+Source: Fujimoto, Meger, Precup, ICML 2019, sections 3 and 5 and supplementary.
 """
 
 import argparse
