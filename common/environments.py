@@ -33,19 +33,21 @@ def current_id(env_id: str) -> str:
 
 def make(env_id: str, **options: Any) -> gym.Env:
     """The environment of this id. Raises: InputError where there is none, saying what there is."""
-    if re.fullmatch(rf"({MUJOCO})-v[23]", env_id):
-        import gymnasium_robotics
-
-        gym.register_envs(gymnasium_robotics)
     try:
+        if re.fullmatch(rf"({MUJOCO})-v[23]", env_id):
+            import gymnasium_robotics
+
+            gym.register_envs(gymnasium_robotics)
         with warnings.catch_warnings():
-            # v4 is asked for on purpose: it is the papers' task. Every other warning is shown.
-            warnings.filterwarnings("ignore", message=rf".*The environment {env_id} is out of date")
+            # v4 is asked for on purpose: it is the papers' task. An id without a version is an
+            # error below. Every other warning is shown.
+            warnings.filterwarnings("ignore", message=r".*The environment \S+ is out of date")
+            warnings.filterwarnings("ignore", message=r".*Using the latest versioned environment")
             env = gym.make(env_id, **options)
     except (gym.error.Error, ImportError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise InputError(f"--env {env_id} cannot be made: {reason}") from error
-    if env.spec is not None and env.spec.id != env_id:
+    if env.spec is not None and env.spec.id != env_id.split(":")[-1]:
         raise InputError(
             f"--env {env_id} names no version: the newest is {env.spec.id}; give the full id"
         )

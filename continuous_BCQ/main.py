@@ -195,6 +195,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     refuse_existing(
         [column_path(prefix, "state"), results, results.with_suffix(".json")], args.overwrite
     )
+    env = make_env(args.env)
     model = folders.model("behavioral")
     if not model.exists():
         raise InputError(
@@ -202,7 +203,6 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
             f"{command(args, '--train_behavioral')}"
         )
 
-    env = make_env(args.env)
     agent = make_agent("DDPG", args, env)
     agent.load(model)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
@@ -258,8 +258,8 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
     if beyond.any():
         raise InputError(
             f"{column_path(prefix, 'action')}: {int(beyond.sum())} actions lie outside "
-            f"[-{max_action:g}, {max_action:g}], the first in row {int(beyond.nonzero()[0])}; was "
-            "the batch made for another environment?"
+            f"[-{max_action:g}, {max_action:g}], the first is number {int(beyond.nonzero()[0])} "
+            "from the oldest (0); was the batch made for another environment?"
         )
     return replay_buffer
 

@@ -69,6 +69,10 @@ def make_env(env_id: str) -> gym.Env:
             "Hopper-v4 or Pendulum-v1"
         )
     if np.any(actions.low != -actions.high) or np.any(actions.high != actions.high[0]):
+        # Rescaling rounds: what it makes of -1 or 1 may lie a float32 beyond the bounds.
+        env = gym.wrappers.TransformAction(
+            env, lambda a: a.clip(actions.low, actions.high), actions
+        )
         env = gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
     return env
 
