@@ -26,6 +26,56 @@ def column_path(prefix: str | Path, column: str) -> Path:
     return Path(f"{prefix}_{column}.npy")
 
 
+def read_columns(prefix: str | Path, widths: dict[str, int]) -> dict[str, np.ndarray]:
+    """The named columns of a saved batch as memory maps, each (N, its width); (N,) is read as (N, 1).
+
+    Raises: InputError naming the file where one is missing, damaged, empty, of another width or
+    length, or holds no numbers.
+    """
+    paths = {name: column_path(prefix, name) for name in widths}
+    arrays = {name: read_array(path) for name, path in paths.items()}
+    for name, array in arrays.items():
+        arrays[name] = array = array.reshape(-1, 1) if array.ndim == 1 else array
+        if array.ndim != 2 or array.shape[1] != widths[name]:
+            raise InputError(
+                f"{paths[name]} has shape {array.shape}, this environment needs "
+                f"(N, {widths[name]}): was it made for another environment?"
+            )
+        if array.dtype.kind not in "biuf":
+            raise InputError(f"{paths[name]} holds {array.dtype}, not numbers")
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1:
+        described = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(f"{prefix}_*.npy differ in length ({described}); make the batch again")
+    if 0 in lengths.values():
+        raise InputError(f"{prefix}_*.npy are empty: a batch needs at least one transition")
+    return arrays
+
+
+def checked(
+    path: Path, array: np.ndarray, oldest: int, kept: int, dtype: torch.dtype
+) -> np.ndarray:
+    """The first `kept` rows from row `oldest` on, round the ring, converted to `dtype`.
+
+    Raises: InputError naming the row where a number is NaN, infinite or none of this type, or
+    neither 0 nor 1 in a column whose name says it must be.
+    """
+    values = np.concatenate([array[oldest:], array[:oldest]])[:kept] if oldest else array[:kept]
+    whole = not dtype.is_floating_point
+    with np.errstate(over="ignore", invalid="ignore"):
+        column = values.astype(np.int64 if whole else np.float32)
+        bad = (column != values) if whole else ~np.isfinite(column)
+    if path.name.endswith(("_not_done.npy", "_first_timestep.npy")):
+        bad |= (column != 0) & (column != 1)
+    if bad.any():
+        row, place = np.argwhere(bad)[0]
+        raise InputError(
+            f"{path}: row {(row + oldest) % len(array)}, column {place} is "
+            f"{values[row, place]:g}; repair or drop that transition"
+        )
+    return column
+
+
 class ReplayBuffer:
     """A ring of the last `max_size` transitions, float32 tensors on the device.
 
@@ -124,30 +174,15 @@ class ReplayBuffer:
         Raises: InputError naming the file (and the row) where a column is missing, damaged, empty,
         of another length or width, holds NaN or infinity, or a `not_done` other than 0 and 1.
         """
-        paths = {name: column_path(prefix, name) for name in Batch._fields}
-        arrays = {name: read_array(path) for name, path in paths.items()}
-        for name, array in arrays.items():
-            arrays[name] = array = array.reshape(-1, 1) if array.ndim == 1 else array
-            if array.ndim != 2 or array.shape[1] != self._widths[name]:
-                raise InputError(
-                    f"{paths[name]} has shape {array.shape}, this environment needs "
-                    f"(N, {self._widths[name]}): was it made for another environment?"
-                )
-            if array.dtype.kind not in "biuf":
-                raise InputError(f"{paths[name]} holds {array.dtype}, not numbers")
-        lengths = {name: len(array) for name, array in arrays.items()}
-        if len(set(lengths.values())) != 1:
-            described = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise InputError(f"{prefix}_*.npy differ in length ({described}); make the batch again")
-        total = lengths["state"]
-        if total == 0:
-            raise InputError(f"{prefix}_*.npy are empty: a batch needs at least one transition")
-
+        arrays = read_columns(prefix, self._widths)
+        total = len(arrays["state"])
         kept = total if size is None else min(size, total)
         oldest = self._saved_oldest(prefix, total)
         # All columns are checked before the first is replaced: a refused batch changes nothing.
         columns = {
-            name: self._checked(paths[name], name, array, oldest, kept)
+            name: torch.from_numpy(
+                checked(column_path(prefix, name), array, oldest, kept, self._dtypes[name])
+            )
             for name, array in arrays.items()
         }
         if kept > self.max_size:
@@ -170,24 +205,6 @@ class ReplayBuffer:
         ):
             raise InputError(f"{path} must hold one whole number from 0 to {total}; make it again")
         return int(ptr.item()) % total
-
-    def _checked(self, path: Path, name: str, array: np.ndarray, oldest: int, kept: int) -> Tensor:
-        ordered = np.concatenate([array[oldest:], array[:oldest]]) if oldest else array
-        values = ordered[:kept]
-        whole = not self._dtypes[name].is_floating_point
-        with np.errstate(over="ignore", invalid="ignore"):
-            column = values.astype(np.int64 if whole else np.float32)
-            bad = (column != values) if whole else ~np.isfinite(column)
-        if name == "not_done":
-            bad |= (column != 0) & (column != 1)
-        if bad.any():
-            row, place = np.argwhere(bad)[0]
-            raise InputError(
-                f"{path}: row {(row + oldest) % len(array)}, column {place} is "
-                f"{values[row, place]:g}; "
-                "repair or drop that transition"
-            )
-        return torch.from_numpy(column)
 
     @property
     def action(self) -> Tensor:

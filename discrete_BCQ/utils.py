@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from common import replay
 from common.environments import make
 from common.errors import InputError
+from common.frames import FrameBuffer
 from common.networks import (
     Figures,
     adam,
@@ -40,6 +41,7 @@ __all__ = [
     "Batch",
     "Buffer",
     "Figures",
+    "FrameBuffer",
     "ReplayBuffer",
     "adam",
     "dimensions",
@@ -122,13 +124,26 @@ class ReplayBuffer(replay.ReplayBuffer):
     def __init__(self, state_dim: int, device: torch.device | str, max_size: int = int(1e6)) -> None:
         super().__init__(state_dim, 1, device, max_size, action_dtype=torch.int64)
 
+    def load(self, prefix: str | Path, size: int | None = None) -> int:
+        """As for all vectors. Raises: InputError for a batch of frames, too."""
+        frames = replay.column_path(prefix, "replay_info")
+        if frames.exists() and not replay.column_path(prefix, "state").exists():
+            raise InputError(
+                f"{frames} belongs to a batch of Atari frames, and this environment shows vectors: "
+                "choose another --env or --buffer_name"
+            )
+        return super().load(prefix, size)
 
-Buffer = ReplayBuffer
+
+Buffer = ReplayBuffer | FrameBuffer
 
 
 def make_buffer(env: gym.Env, device: torch.device | str, max_size: int) -> Buffer:
     """An empty buffer of the kind this environment needs."""
-    return ReplayBuffer(dimensions(env)[0][0], device, max_size)
+    state_shape = dimensions(env)[0]
+    if is_atari(env):
+        return FrameBuffer(state_shape, device, max_size)
+    return ReplayBuffer(state_shape[0], device, max_size)
 
 
 class Frames(nn.Module):

@@ -1,0 +1,391 @@
+"""The batch of Atari: one 84×84 frame a transition, states put together as they are sampled.
+
+A frame stands in four states and four successors; kept once, as bytes, it takes 7 kB a transition.
+"""
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.errors import InputError
+from common.files import read_array, replacing, write_array, write_json
+from common.replay import Batch, checked, column_path, read_columns
+
+CHUNK = 100_000  # frames a file, and frames of memory asked for at a time
+COLUMNS = {
+    "action": torch.int64,
+    "reward": torch.float32,
+    "not_done": torch.float32,
+    "first_timestep": torch.int64,
+}
+
+
+class FrameBuffer:
+    """A ring of the last `max_size` transitions whose states are H stacked frames, uint8.
+
+    Frame n is the newest of transition n's state, and the newest of its successor is frame n + 1 of
+    the ring, or, where n ended its episode, a frame kept aside. A state's older frames are those
+    before it in the ring, zeros before its episode's first, as in the environment's own stacks. The
+    ring holds `max_size` + H frames, so that the oldest transition has its history too.
+
+    7.06 GB at 1e6 transitions of Atari, taken from the system as it fills. A batch that was loaded
+    stays in its files, is read from there (the system keeps in memory what it can) and cannot grow.
+
+    Rewards are clipped to [−1, 1], as learning on Atari takes them. `ptr` is the next row to be
+    written, `size` the number of transitions held.
+
+    Warns: RuntimeWarning where `max_size` transitions will not fit into the memory that is free.
+    """
+
+    def __init__(
+        self, state_shape: tuple[int, ...], device: torch.device | str, max_size: int = int(1e6)
+    ) -> None:
+        self.device = torch.device(device)
+        self.history, *frame = state_shape
+        self.frame_shape = tuple(frame)
+        self._offsets = np.arange(1 - self.history, 1)  # from a state's oldest frame to its newest
+        self.max_size, self.size, self.ptr = max_size, 0, 0
+        self._added = 0
+        self._begins = True  # whether the next transition is the first of an episode
+        self._read_only = False
+
+        self._action = np.zeros((max_size, 1), np.int64)
+        self._reward = np.zeros((max_size, 1), np.float32)
+        self._not_done = np.zeros((max_size, 1), np.float32)
+        self._age = np.zeros(max_size, np.int64)  # earlier frames of its episode, at most H − 1
+        self._last_frame = np.full(max_size, -1)  # where the episode's last frame is kept, or −1
+        self._last_frames = np.empty((0, *self.frame_shape), np.uint8)
+        self._free: list[int] = []  # places in _last_frames whose transition was overwritten
+        self._number: np.ndarray | None = None  # transition at each position, if not simply in order
+
+        slots = max_size + self.history
+        self._block_starts = np.arange(0, slots, CHUNK)
+        self._blocks: list[np.ndarray | None] = [None] * len(self._block_starts)
+        self._slots = slots
+        needed, free = slots * int(np.prod(self.frame_shape)), _free_memory()
+        if free is not None and needed > free:
+            warnings.warn(
+                f"{max_size:,} transitions will take {needed / 1e9:.2f} GB as they come in, and "
+                f"{free / 1e9:.2f} GB of memory are free: choose a smaller --buffer_size",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def add(
+        self,
+        state: np.ndarray,
+        action: int,
+        next_state: np.ndarray,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+    ) -> None:
+        """Write a transition over the oldest; `next_state` is its true successor, not a reset's.
+
+        Only the newest frame of each is kept: transitions must come in the order of their episode.
+
+        Raises: RuntimeError where the batch was loaded.
+        """
+        if self._read_only:
+            raise RuntimeError("a loaded batch cannot grow: add to a new FrameBuffer")
+        row, previous = self.ptr, (self.ptr - 1) % self.max_size
+        if self.size == self.max_size and self._last_frame[row] >= 0:
+            self._free.append(int(self._last_frame[row]))
+        ended = terminated or truncated
+        self._action[row], self._reward[row] = action, np.clip(reward, -1, 1)
+        self._not_done[row] = 1 - terminated  # only a terminal state stops the bootstrap
+        self._age[row] = 0 if self._begins else min(self._age[previous] + 1, self.history - 1)
+        self._write(self._added, state[-1])
+        if ended:
+            self._last_frame[row] = self._keep(next_state[-1])
+        else:
+            self._last_frame[row] = -1
+            self._write(self._added + 1, next_state[-1])
+        self._begins = ended
+        self._added += 1
+        self.ptr = self._added % self.max_size
+        self.size = min(self._added, self.max_size)
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` transitions drawn uniformly with replacement by torch's CPU generator.
+
+        `state` and `next_state` (B, H, 84, 84) are uint8 on the device; they share memory.
+        """
+        return self._take(torch.randint(self.size, (batch_size,)).numpy())
+
+    def rows(self, index: Any) -> Batch:
+        """The transitions at these positions by age, 0 being the oldest kept.
+
+        Raises: IndexError for a position outside [0, size).
+        """
+        positions = np.asarray(index).reshape(-1)
+        if len(positions) and not (positions.min() >= 0 and positions.max() < self.size):
+            raise IndexError(f"positions must lie in [0, {self.size})")
+        return self._take(positions)
+
+    @property
+    def action(self) -> Tensor:
+        """The actions held, oldest first, (size, 1)."""
+        return torch.from_numpy(self._action[self._numbers() % self.max_size])
+
+    def _numbers(self, positions: np.ndarray | None = None) -> np.ndarray:
+        """The number of the transition at each position; row and frame follow from it."""
+        positions = np.arange(self.size) if positions is None else positions
+        if self._number is not None:
+            return self._number[positions]
+        return positions + (self._added - self.size)
+
+    def _take(self, positions: np.ndarray) -> Batch:
+        number = self._numbers(positions)
+        row = number % self.max_size
+        last_frame = self._last_frame[row]
+        is_last = last_frame >= 0
+        # One window of H + 1 frames holds both stacks. Where there is no such frame in the ring the
+        # transition's own, which always exists, is taken in its stead and then replaced.
+        own = number[:, None]
+        absent = -self._offsets > self._age[row][:, None]  # (B, H)
+        older = np.where(absent, own, own + self._offsets)
+        successor = np.where(is_last, number, number + 1)[:, None]
+        window = self._frames(np.concatenate([older, successor], 1))
+        window[:, :-1][absent] = 0
+        window[is_last, -1] = self._last_frames[last_frame[is_last]]
+
+        frames = torch.from_numpy(window).to(self.device)
+        action, reward, not_done = (
+            torch.from_numpy(column[row]).to(self.device)
+            for column in (self._action, self._reward, self._not_done)
+        )
+        return Batch(frames[:, :-1], action, frames[:, 1:], reward, not_done)
+
+    def _frames(self, number: np.ndarray) -> np.ndarray:
+        """A copy of the frames of these numbers, (…) -> (…, 84, 84)."""
+        slot = number.reshape(-1) % self._slots
+        block_of = np.searchsorted(self._block_starts, slot, side="right") - 1
+        found = np.empty((len(slot), *self.frame_shape), np.uint8)
+        for block in np.unique(block_of):
+            here = np.flatnonzero(block_of == block)
+            place = slot[here] - self._block_starts[block]
+            content = self._blocks[block]
+            assert content is not None
+            if len(here) == len(slot):  # straight to where they go, with no copy between
+                content.take(place, axis=0, out=found, mode="clip")
+            else:
+                found[here] = content[place]
+        return found.reshape(*number.shape, *self.frame_shape)
+
+    def _write(self, number: int, frame: np.ndarray) -> None:
+        block, place = divmod(number % self._slots, CHUNK)
+        content = self._blocks[block]
+        if content is None:
+            size = min(CHUNK, self._slots - block * CHUNK)
+            content = self._blocks[block] = np.empty((size, *self.frame_shape), np.uint8)
+        content[place] = frame
+
+    def _keep(self, frame: np.ndarray) -> int:
+        """Put an episode's last frame aside; where it is kept."""
+        if not self._free:
+            held = len(self._last_frames)
+            self._free = list(range(held, 2 * held + 8))
+            more = np.empty((held + 8, *self.frame_shape), np.uint8)
+            self._last_frames = np.concatenate([self._last_frames, more])
+        place = self._free.pop()
+        self._last_frames[place] = frame
+        return place
+
+    def save(self, prefix: str | Path, record: dict[str, Any] | None = None) -> None:
+        """Write the batch, oldest transition first, and `record` as json; all files or none.
+
+        `_action`, `_reward`, `_not_done` and `_first_timestep` are (N, 1); `_state_{n}` the frames
+        up to number n, N + 1 in all, the last being the newest successor. `_edge_row` and
+        `_edge_state` are the frames at the edges: at row r ≥ 0 the last of an episode, successor of
+        r; at −1, −2, −3 those before the first. `_replay_info` is N modulo `max_size` and the frames
+        a file.
+
+        Raises: InputError where they cannot be written; RuntimeError for a loaded batch, some of
+        whose rows are not used.
+        """
+        if self._number is not None:
+            raise RuntimeError("a batch of which some rows cannot be used is not saved again")
+        number = self._numbers()
+        row = number % self.max_size
+        last_frame = self._last_frame[row]
+        is_last = np.flatnonzero(last_frame >= 0)
+        before = -np.arange(1, self._age[row[0]] + 1) if self.size else np.empty(0, np.int64)
+        columns = {
+            "action": self._action[row],
+            "reward": self._reward[row],
+            "not_done": self._not_done[row],
+            "first_timestep": (self._age[row] == 0).astype(np.uint8).reshape(-1, 1),
+            "edge_row": np.concatenate([before, is_last]),
+            "edge_state": np.concatenate(
+                [self._frames(before + number[0]), self._last_frames[last_frame[is_last]]]
+            ),
+            "replay_info": np.array([self.size % self.max_size, CHUNK]),
+        }
+        # Where the newest transition ended its episode its successor is at the edge, not here.
+        frames = np.append(number, number[-1] + (last_frame[-1] < 0))
+        ends = _chunk_ends(self.size + 1)
+        paths = [column_path(prefix, name) for name in columns]
+        chunks = [column_path(prefix, f"state_{end}") for end in ends]
+        with replacing(*paths, *chunks, f"{prefix}.json") as [*temporaries, json_temporary]:
+            for temporary, array in zip(temporaries, columns.values(), strict=False):
+                write_array(temporary, array)
+            for temporary, end in zip(temporaries[len(paths) :], ends, strict=True):
+                start = (end - 1) // CHUNK * CHUNK
+                self._write_frames(temporary, frames[start:end])
+            write_json(json_temporary, record or {})
+        chunk_name = re.compile(re.escape(Path(prefix).name) + r"_state_\d+\.npy")
+        for path in Path(prefix).parent.iterdir():
+            if chunk_name.fullmatch(path.name) and path not in chunks:
+                path.unlink()  # of a longer batch that this one replaced
+
+    def _write_frames(self, path: Path, number: np.ndarray) -> None:
+        """np.save of these frames, in pieces: no second copy of a chunk in memory."""
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(number), *self.frame_shape)}
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, len(number), 1000):
+                file.write(self._frames(number[start : start + 1000]).tobytes())
+
+    def load(self, prefix: str | Path, size: int | None = None) -> int:
+        """Read a saved batch, or its first `size` transitions, from its files as it is sampled.
+
+        Files as the authors' code writes them are read too. They lack the frames at the edges, so
+        that some of their transitions have no true state or successor; these are left out: the last
+        one before a time limit, the newest, and the first three of a ring that begins within an
+        episode.
+
+        Returns: the number of transitions in the files, `self.size` being how many are used.
+        Raises: InputError naming the file (and the row) where one is missing, damaged, empty, of
+        another length or shape, holds NaN or infinity, or a flag other than 0 and 1; where the
+        batch holds vector states.
+        """
+        info_path = column_path(prefix, "replay_info")
+        if not info_path.exists() and column_path(prefix, "state").exists():
+            raise InputError(
+                f"{column_path(prefix, 'state')} holds vector states, and this environment shows "
+                "frames: choose another --env or --buffer_name"
+            )
+        arrays = read_columns(prefix, dict.fromkeys(COLUMNS, 1))
+        total = len(arrays["action"])
+        ptr, chunk = _replay_info(info_path, total)
+        oldest, used = ptr % total, total if size is None else min(size, total)
+        edges = self._read_edges(prefix)
+        # Without the edges, whether a row is its episode's last is told by the row after it.
+        kept = total if edges is None else used
+        columns = {
+            name: checked(column_path(prefix, name), array, oldest, kept, COLUMNS[name])
+            for name, array in arrays.items()
+        }
+        files = self._open_chunks(prefix, total, chunk, total if oldest else kept + 1)
+        if oldest:
+            blocks = _section(files, chunk, oldest, total) + _section(files, chunk, 0, oldest)
+        else:
+            blocks = _section(files, chunk, 0, kept + 1)
+
+        first = columns["first_timestep"][:, 0] == 1
+        first[1:] |= columns["not_done"][:-1, 0] == 0
+        if edges is None:
+            terminal = columns["not_done"][:, 0] == 0
+            number = np.flatnonzero(self._knows_both_states(first, terminal)[:used])
+            if not len(number):
+                raise InputError(f"{prefix}_*.npy hold no transition with a state and a successor")
+            self._number = number if len(number) < kept else None
+            self._last_frame = np.where(terminal, 0, -1)
+            self._last_frames = np.zeros((1, *self.frame_shape), np.uint8)  # never learned from
+            before = 0
+        else:
+            edge_row, self._last_frames = edges
+            before = int((edge_row < 0).sum())
+            inside = np.flatnonzero((edge_row >= 0) & (edge_row < kept))
+            self._number = None
+            self._last_frame = np.full(kept, -1)
+            self._last_frame[edge_row[inside]] = inside
+            # Frame −1 of a ring of kept + H frames is its last: this block follows the others.
+            earlier = np.zeros((self.history - 1, *self.frame_shape), np.uint8)
+            earlier[edge_row[edge_row < 0]] = self._last_frames[edge_row < 0]
+            blocks.append(earlier)
+        place = np.arange(kept)
+        began = np.maximum.accumulate(np.where(first, place, -before))
+        self._age = np.minimum(place - began, self.history - 1)
+        self._action, self._reward = columns["action"], columns["reward"].clip(-1, 1)
+        self._not_done = columns["not_done"]
+        self._blocks, self._slots = list(blocks), kept + self.history
+        self._block_starts = np.cumsum([0, *(len(block) for block in blocks[:-1])])
+        self.max_size, self.ptr, self._added = kept, 0, kept
+        self.size = kept if self._number is None else len(self._number)
+        self._read_only = True
+        return total
+
+    def _knows_both_states(self, first: np.ndarray, terminal: np.ndarray) -> np.ndarray:
+        """Which rows of a batch without edge frames have all frames of their state and successor."""
+        place = np.arange(len(first))
+        history_lost = ~np.maximum.accumulate(first) & (place < self.history - 1)
+        last = np.append(first[1:], True)
+        return ~history_lost & (terminal | ~last)
+
+    def _open_chunks(
+        self, prefix: str | Path, total: int, chunk: int, needed: int
+    ) -> list[np.ndarray]:
+        """The files that hold the first `needed` frames, as memory maps."""
+        files = []
+        for start in range(0, needed, chunk):
+            end = min(start + chunk, total + 1)
+            path = column_path(prefix, f"state_{end}")
+            file = read_array(path)
+            expected = (end - start, *self.frame_shape)
+            if file.dtype != np.uint8 or file.shape != expected:
+                raise InputError(
+                    f"{path} holds {file.dtype} of shape {file.shape}, not uint8 of {expected}: "
+                    "make the batch again"
+                )
+            files.append(np.asarray(file))
+        return files
+
+    def _read_edges(self, prefix: str | Path) -> tuple[np.ndarray, np.ndarray] | None:
+        """`_edge_row` (E,) and `_edge_state` (E, 84, 84); None where the batch lacks them."""
+        row_path, state_path = column_path(prefix, "edge_row"), column_path(prefix, "edge_state")
+        if not row_path.exists():
+            return None
+        row, state = np.array(read_array(row_path)), np.asarray(read_array(state_path))
+        fits = row.dtype.kind == "i" and row.ndim == 1 and state.dtype == np.uint8
+        if not fits or state.shape != (len(row), *self.frame_shape) or (row <= -self.history).any():
+            raise InputError(f"{row_path} and {state_path} do not fit together: make the batch again")
+        return row, state
+
+
+def _chunk_ends(frames: int) -> list[int]:
+    return [min(start + CHUNK, frames) for start in range(0, frames, CHUNK)]
+
+
+def _section(files: list[np.ndarray], chunk: int, low: int, high: int) -> list[np.ndarray]:
+    """Views of the frames low … high − 1, of files that hold `chunk` each."""
+    firsts = (chunk * i for i in range(len(files)))
+    views = (
+        file[max(low - first, 0) : max(high - first, 0)]
+        for first, file in zip(firsts, files, strict=True)
+    )
+    return [view for view in views if len(view)]
+
+
+def _replay_info(path: Path, total: int) -> tuple[int, int]:
+    """The next row to be written and the frames a file, as saved with a batch of `total` rows."""
+    info = read_array(path).reshape(-1)
+    whole = info.dtype.kind in "iu" and len(info) == 2
+    if not whole or not 0 <= info[0] <= total or info[1] < 1:
+        raise InputError(f"{path} must hold two whole numbers, at most {total} and at least 1")
+    return int(info[0]), int(info[1])
+
+
+def _free_memory() -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        return 1024 * int(text.split("MemAvailable:")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
