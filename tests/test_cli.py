@@ -154,7 +154,9 @@ def test_another_seed_gives_another_buffer_and_other_weights(
 
 
 def test_tensorboard_writes_returns_losses_and_mean_q(workflow: tuple[Path, list[Any]]) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
 
     folder, _ = workflow
     events = EventAccumulator(str(folder / "results" / "tensorboard" / "BCQ_Robust_Pendulum-v1_0"))
@@ -762,8 +764,10 @@ def test_bounds_that_are_not_symmetric_are_scaled_per_dimension(tmp_path: Path) 
     env.reset(seed=0)
     Asymmetric.actions.clear()
     for action in [[-1, -1], [1, 1], [0, 0], [0.5, -0.5]]:
-        env.step(np.float32(action))
-    expected = [[0, -1], [4, 5], [2, 2], [3, 0.5]]  # the ends, the middle, a quarter from each end
+        env.step(np.array(action, np.float32))
+    expected = np.array(
+        [[0, -1], [4, 5], [2, 2], [3, 0.5]]
+    )  # the ends, the middle, a quarter from each end
     np.testing.assert_allclose(Asymmetric.actions, expected, atol=1e-6)
 
 

@@ -16,7 +16,7 @@ from common import rollout
 from common.errors import InputError
 
 variant = load_variant("continuous_BCQ")
-ALGORITHMS: dict[str, type] = variant.main.ALGORITHMS
+ALGORITHMS: dict[str, Any] = variant.main.ALGORITHMS
 STATE_DIM, ACTION_DIM = 3, 2
 
 # Fujimoto, Meger, Precup 2019, supplementary D, and the released code where it differs: the paper
@@ -176,7 +176,8 @@ def test_the_same_seed_twice_gives_the_same_weights_and_another_seed_others(algo
 
 @every_algorithm
 def test_targets_move_by_exactly_tau_or_not_at_all(algorithm: str) -> None:
-    agent = make(algorithm, **({"tau": 0.125} if "tau" in PAPER[algorithm] else {}))
+    options: dict[str, Any] = {"tau": 0.125} if "tau" in PAPER[algorithm] else {}
+    agent = make(algorithm, **options)
     targets = [name for name in vars(agent) if name.endswith("_target")]
     assert targets or "tau" not in PAPER[algorithm]
     moved = dict.fromkeys(targets, 0)

@@ -280,7 +280,8 @@ BAD = [
 def test_a_bad_column_is_refused_by_file_and_place_and_the_buffer_stays_as_it_was(
     tmp_path: Path, name: str, array: np.ndarray, message: str
 ) -> None:
-    prefix = write(tmp_path, **{name: array})
+    replaced: dict[str, Any] = {name: array}
+    prefix = write(tmp_path, **replaced)
     buffer = numbered(size=3, capacity=4)
     held = everything(buffer)
     with pytest.raises(InputError, match=message):
@@ -314,7 +315,9 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str, kept: int) -> None
 
 
 def test_an_empty_batch_is_refused(tmp_path: Path) -> None:
-    empty = {name: np.ones((0, 2 if "state" in name else 1)) for name in Batch._fields}
+    empty: dict[str, Any] = {
+        name: np.ones((0, 2 if "state" in name else 1)) for name in Batch._fields
+    }
     prefix = write(tmp_path, **empty, ptr=np.array(0))
     with pytest.raises(InputError, match="are empty: a batch needs at least one transition"):
         ReplayBuffer(2, 1, "cpu", 6).load(prefix)

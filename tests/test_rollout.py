@@ -140,11 +140,11 @@ def test_every_episode_is_played_to_its_own_end_exactly_once_in_one_call_a_step(
         sizes.append(len(states))
         return zeros(states)
 
-    lengths = []
+    lengths: list[int] = []
     for i in range(6):
         env = Walk("drawn")
         env.reset(seed=100 + i)
-        lengths.append(env.length)
+        lengths.append(int(env.length or 0))
     assert len(set(lengths)) > 1
     Walk.log.clear()
 

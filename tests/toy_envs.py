@@ -46,7 +46,7 @@ class Walk(gym.Env[np.ndarray, np.ndarray]):
 class Reach(gym.Env[np.ndarray, np.ndarray]):
     """State x in [-1, 1]², moved by a tenth of the action; reward -|x|²; never terminal."""
 
-    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    observation_space: spaces.Space[np.ndarray] = spaces.Box(-1, 1, (2,), np.float32)
     action_space: spaces.Box = spaces.Box(-1, 1, (2,), np.float32)
 
     def reset(
@@ -64,13 +64,13 @@ class Reach(gym.Env[np.ndarray, np.ndarray]):
 class Asymmetric(Reach):
     """As Reach, with bounds [0, 4] and [-1, 5], whose middle (2, 2) moves nothing."""
 
-    action_space = spaces.Box(np.float32([0, -1]), np.float32([4, 5]))
+    action_space = spaces.Box(np.array([0, -1], np.float32), np.array([4, 5], np.float32))
     actions: ClassVar[list[np.ndarray]] = []
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, Info]:
         assert self.action_space.contains(action), f"{action} lies outside {self.action_space}"
         self.actions.append(action)
-        return super().step(action - np.float32([2, 2]))
+        return super().step(action - np.array([2, 2], np.float32))
 
 
 class Unbounded(Reach):
@@ -85,7 +85,7 @@ class Image(Reach):
     observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
 
-gym.register("ToyReach-v0", Reach, max_episode_steps=10)
-gym.register("ToyAsymmetric-v0", Asymmetric, max_episode_steps=10)
-gym.register("ToyUnbounded-v0", Unbounded, max_episode_steps=10)
-gym.register("ToyImage-v0", Image, max_episode_steps=10)
+gym.register("ToyReach-v0", "toy_envs:Reach", max_episode_steps=10)
+gym.register("ToyAsymmetric-v0", "toy_envs:Asymmetric", max_episode_steps=10)
+gym.register("ToyUnbounded-v0", "toy_envs:Unbounded", max_episode_steps=10)
+gym.register("ToyImage-v0", "toy_envs:Image", max_episode_steps=10)
