@@ -58,5 +58,6 @@ def announce_current_id(env_id: str) -> str:
     """`current_id`, with a line on the screen where it differs from the id asked for."""
     current = current_id(env_id)
     if current != env_id:
-        print(f"{env_id} runs as {current}, the same task on the maintained engine")
+        why = "its successor" if env_id in SUCCESSORS else "the same task on the maintained engine"
+        print(f"{env_id} runs as {current}, {why}")
     return current
