@@ -22,7 +22,6 @@ from utils import (
     head,
     load_state,
     mean_figures,
-    minimize,
     read_state,
     save_state,
     state_of,
@@ -74,7 +73,9 @@ class BC:
     def update(self, batch: Batch) -> Figures:
         """One gradient step on the given batch; the loss, as a tensor."""
         loss = self.imitation_loss(self.network(batch.state), batch.action)
-        minimize(self.optimizer, loss)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
         return {"imitation_loss": loss.detach()}
 
     def train(

@@ -24,11 +24,11 @@ from utils import (
     Buffer,
     Figures,
     adam,
+    as_input,
     features,
     head,
     load_state,
     mean_figures,
-    minimize,
     read_state,
     save_state,
     soft_update,
@@ -112,6 +112,7 @@ class BCQ:
     @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
         """y = r + nd·γ·Q_target(s', a*), a* the best allowed action of the online network; (B, 1)."""
+        next_state = as_input(next_state)  # once for both networks
         best = self.best_allowed(next_state)
         return reward + not_done * self.discount * self.target_network.q(next_state).gather(1, best)
 
@@ -132,7 +133,9 @@ class BCQ:
         q, logits = self.network(state)
         value_loss = self.value_loss(q, action, target)
         imitation_loss = self.imitation_loss(logits, action)
-        minimize(self.optimizer, value_loss + imitation_loss)
+        self.optimizer.zero_grad()
+        (value_loss + imitation_loss).backward()
+        self.optimizer.step()
 
         self.updates += 1
         if self.updates % self.target_update_freq == 0:

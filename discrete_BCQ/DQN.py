@@ -25,7 +25,6 @@ from utils import (
     head,
     load_state,
     mean_figures,
-    minimize,
     read_state,
     save_state,
     soft_update,
@@ -97,7 +96,9 @@ class DQN:
         target = self.target_value(next_state, reward, not_done)
         q = self.network(state)
         value_loss = self.value_loss(q, action, target)
-        minimize(self.optimizer, value_loss)
+        self.optimizer.zero_grad()
+        value_loss.backward()
+        self.optimizer.step()
 
         self.updates += 1
         if self.updates % self.target_update_freq == 0:

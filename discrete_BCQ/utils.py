@@ -28,7 +28,6 @@ from common.networks import (
     adam,
     load_state,
     mean_figures,
-    minimize,
     mlp,
     read_state,
     save_state,
@@ -44,6 +43,7 @@ __all__ = [
     "FrameBuffer",
     "ReplayBuffer",
     "adam",
+    "as_input",
     "dimensions",
     "features",
     "head",
@@ -52,7 +52,6 @@ __all__ = [
     "make_buffer",
     "make_env",
     "mean_figures",
-    "minimize",
     "mlp",
     "read_state",
     "save_state",
@@ -88,6 +87,7 @@ def make_env(env_id: str) -> gym.Env:
     Raises: InputError for an unknown id, continuous actions, or images that are not Atari's.
     """
     gym.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for each environment
     atari = env_id in gym.registry and gym.spec(env_id).entry_point == ATARI_ENTRY_POINT
     env = make(env_id, **ATARI_OPTIONS) if atari else make(env_id)
     actions, states = env.action_space, env.observation_space
@@ -99,7 +99,6 @@ def make_env(env_id: str) -> gym.Env:
             "(Discrete), as in CartPole-v1"
         )
     if is_atari(env):
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         env = AtariPreprocessing(env, noop_max=0, frame_skip=4, screen_size=FRAME)
         return FrameStackObservation(TimeLimit(env, ATARI_STEPS), HISTORY, padding_type="zero")
     if isinstance(states, spaces.Box) and len(states.shape) == 1:
@@ -146,6 +145,15 @@ def make_buffer(env: gym.Env, device: torch.device | str, max_size: int) -> Buff
     return ReplayBuffer(state_shape[0], device, max_size)
 
 
+def as_input(state: Tensor) -> Tensor:
+    """(B, *S) of any type -> float32, frames with channels last in memory; no copy if it is so."""
+    if state.ndim == 4 and state.dtype == torch.uint8:
+        # Bytes put in order before they are converted: half the time of torch's own `to`.
+        return torch.stack(state.unbind(1), -1).to(torch.float32).permute(0, 3, 1, 2)
+    layout = torch.channels_last if state.ndim == 4 else torch.preserve_format
+    return state.to(torch.float32, memory_format=layout)
+
+
 class Frames(nn.Module):
     """The convolutional trunk for Atari, 32 8x8/4, 64 4x4/2, 64 3x3/1, a ReLU after each."""
 
@@ -163,8 +171,7 @@ class Frames(nn.Module):
     def forward(self, state: Tensor) -> Tensor:
         """(B, 4, 84, 84) uint8 or float32, 0..255 -> (B, 3136)."""
         # Differs from the paper: pixels are fed as 0..255, as the released code does, not as 0..1.
-        pixels = state.to(torch.float32, memory_format=torch.channels_last)
-        return self.network(pixels).flatten(1)
+        return self.network(as_input(state)).flatten(1)
 
 
 class Vectors(nn.Module):
@@ -172,7 +179,7 @@ class Vectors(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """(B, S) of any type -> (B, S) float32."""
-        return state.to(torch.float32)
+        return as_input(state)
 
 
 def features(state_shape: tuple[int, ...]) -> nn.Module:
