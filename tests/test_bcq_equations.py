@@ -449,6 +449,17 @@ def test_mlp_has_relu_between_its_layers_and_none_at_the_end(continuous: SimpleN
     assert network(column(1.0, -1.0)).flatten().tolist() == [-1.5, 0.5]
 
 
+def test_mlp_gives_large_inputs_without_gradients_what_it_gives_others(
+    continuous: SimpleNamespace,
+) -> None:
+    network, inputs = continuous.utils.mlp(5, [40, 30], 2), torch.randn(1000, 5)
+    with torch.no_grad():
+        whole = network(inputs)
+        parts = torch.cat([network(part) for part in inputs.split(50)])
+    for other in [parts, network(inputs).detach()]:
+        torch.testing.assert_close(whole, other, rtol=1e-5, atol=1e-6)
+
+
 def test_training_twice_as_long_is_training_twice(continuous: SimpleNamespace) -> None:
     from conftest import fill
 

@@ -134,6 +134,15 @@ def test_a_readme_shows_commands(readme: Path) -> None:
     assert commands(readme.read_text(encoding="utf-8"), readme.parent)
 
 
+@pytest.mark.parametrize("document", ["FIDELITY.md", "CONTRIBUTING.md"])
+def test_every_test_that_a_document_names_exists(document: str) -> None:
+    there = {path.stem for path in (ROOT / "tests").glob("test_*.py")}
+    for path in (ROOT / "tests").glob("test_*.py"):
+        there |= set(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"\btest_\w+", (ROOT / document).read_text(encoding="utf-8")))
+    assert named and not named - there
+
+
 SAMPLE = """
 python main.py --outside a block
 ```bash
