@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import random_batch, same_weights, weights
@@ -354,10 +355,10 @@ def test_targets_begin_as_copies_that_learning_does_not_touch(continuous: Simple
 
 
 def acting_agent(continuous: SimpleNamespace) -> Any:
-    """Four candidates a state, the actor adds 1; Q1 is best where the action equals the state."""
+    """Candidates 0 to 3, the actor adds 1 + s/100; Q1 is best where the action equals the state."""
     agent = make(continuous, max_action=10.0, acting_candidates=4)
     agent.vae.decode = Table([0.0, 1.0, 2.0, 3.0])
-    agent.actor = Given(lambda state, action: action + 1)
+    agent.actor = Given(lambda state, action: action + 1 + state / 100)
     agent.critic = TwinCritic(lambda s, a: -((a - s) ** 2), lambda s, a: -(a**2))
     agent.critic_target, agent.actor_target = TwinCritic(useless, useless), Given(useless)
     return agent
@@ -368,7 +369,8 @@ def test_select_action_takes_the_perturbed_candidate_with_the_best_q1_of_each_st
 ) -> None:
     agent = acting_agent(continuous)
     states = column(3.2, 1.9, 50.0).numpy()
-    assert agent.select_action(states).tolist() == [[3.0], [2.0], [4.0]]
+    expected = [[3.032], [2.019], [4.5]]
+    np.testing.assert_allclose(agent.select_action(states), expected, rtol=1e-6)
 
 
 def test_select_action_on_a_batch_is_select_action_on_each_state(
