@@ -1,9 +1,9 @@
-"""Milliseconds an update of discrete BCQ and DQN: this repository's, and the formulas as plain code.
+"""Milliseconds an update of discrete BCQ and DQN: this repository's, and as plain code.
 
 Atari's and LunarLander's sizes on made-up transitions, on the CPU. Both run short blocks in turn
 (A B A B …), so that whatever else the machine does falls on both; the ratio is taken block against
-neighbouring block. Times are the process's CPU time, on one thread what a core that does nothing else
-would take. The last lines are the time to put a batch of Atari states together.
+neighbouring block. Times are the process's CPU time, on one thread what a core that does nothing
+else would take. The last lines are the time to put a batch of Atari states together.
 
     python benchmarks/discrete_speed.py
 """
@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ def made_up_batch(kind: str) -> Any:
 
 def contenders(algorithm: str, kind: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """One update of ours, and one of the plain code, on the same batch and of equal size."""
-    import BCQ
-    import DQN
-    from eager_discrete import EagerDiscrete
+    from eager_discrete import EagerDiscrete  # type: ignore[import-not-found]
+
+    import BCQ  # type: ignore[import-not-found]
+    import DQN  # type: ignore[import-not-found]
 
     shape, actions, _ = SIZES[kind]
     hyper = HYPER[kind]
@@ -105,7 +107,7 @@ def sampling(rounds: int) -> None:
         loaded = FrameBuffer((4, 84, 84), "cpu", 1)
         loaded.load(f"{folder}/batch")
         for name, one in (("memory", buffer), ("files", loaded)):
-            times = [1e3 * seconds(lambda one=one: one.sample(32), 20) for _ in range(rounds)]
+            times = [1e3 * seconds(partial(one.sample, 32), 20) for _ in range(rounds)]
             print(f"sampling 32 Atari transitions from {name:6} {spread(times, 3)} ms", flush=True)
 
 

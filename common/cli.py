@@ -74,9 +74,15 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def parser_with_common_flags(
-    description: str, algorithms: list[str], defaults: dict[str, Any]
+    description: str,
+    algorithms: list[str],
+    defaults: dict[str, Any],
+    shown: Callable[[str], str] = lambda _: "",
 ) -> argparse.ArgumentParser:
-    """A parser with the flags all variants share; `defaults` gives a value for each valued one."""
+    """A parser with the flags all variants share; `defaults` gives a value for each valued one.
+
+    Where a default is None, decided later, `shown(flag)` is what the help says of it.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=_Help, allow_abbrev=False
     )
@@ -93,6 +99,7 @@ def parser_with_common_flags(
     )
 
     def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
+        text += shown(flag) if defaults[flag] is None else ""
         parser.add_argument(f"--{flag}", type=kind, default=defaults[flag], help=text, **options)
 
     add("algorithm", str, "stage 3: the offline learner", choices=algorithms)

@@ -61,7 +61,7 @@ class FrameBuffer:
         self._last_frame = np.full(max_size, -1)  # where the episode's last frame is kept, or −1
         self._last_frames = np.empty((0, *self.frame_shape), np.uint8)
         self._free: list[int] = []  # places in _last_frames whose transition was overwritten
-        self._number: np.ndarray | None = None  # transition at each position, if not simply in order
+        self._number: np.ndarray | None = None  # of the transition at each position
 
         slots = max_size + self.history
         self._block_starts = np.arange(0, slots, CHUNK)
@@ -203,8 +203,8 @@ class FrameBuffer:
         `_action`, `_reward`, `_not_done` and `_first_timestep` are (N, 1); `_state_{n}` the frames
         up to number n, N + 1 in all, the last being the newest successor. `_edge_row` and
         `_edge_state` are the frames at the edges: at row r ≥ 0 the last of an episode, successor of
-        r; at −1, −2, −3 those before the first. `_replay_info` is N modulo `max_size` and the frames
-        a file.
+        r; at −1, −2, −3 those before the first. `_replay_info` is N modulo `max_size`, and the
+        frames a file.
 
         Raises: InputError where they cannot be written; RuntimeError for a loaded batch, some of
         whose rows are not used.
@@ -323,7 +323,7 @@ class FrameBuffer:
         return total
 
     def _knows_both_states(self, first: np.ndarray, terminal: np.ndarray) -> np.ndarray:
-        """Which rows of a batch without edge frames have all frames of their state and successor."""
+        """Which rows have all frames of their state and successor, where no edges were saved."""
         place = np.arange(len(first))
         history_lost = ~np.maximum.accumulate(first) & (place < self.history - 1)
         last = np.append(first[1:], True)
@@ -355,7 +355,7 @@ class FrameBuffer:
         row, state = np.array(read_array(row_path)), np.asarray(read_array(state_path))
         fits = row.dtype.kind == "i" and row.ndim == 1 and state.dtype == np.uint8
         if not fits or state.shape != (len(row), *self.frame_shape) or (row <= -self.history).any():
-            raise InputError(f"{row_path} and {state_path} do not fit together: make the batch again")
+            raise InputError(f"{row_path} and {state_path} do not fit together; make them again")
         return row, state
 
 

@@ -27,7 +27,7 @@ def column_path(prefix: str | Path, column: str) -> Path:
 
 
 def read_columns(prefix: str | Path, widths: dict[str, int]) -> dict[str, np.ndarray]:
-    """The named columns of a saved batch as memory maps, each (N, its width); (N,) is read as (N, 1).
+    """The named columns of a saved batch as memory maps, (N, width); (N,) is read as (N, 1).
 
     Raises: InputError naming the file where one is missing, damaged, empty, of another width or
     length, or holds no numbers.

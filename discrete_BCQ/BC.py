@@ -1,7 +1,7 @@
 """Behavioural cloning (BC): the action that the batch's policy most likely took.
 
-Source: Fujimoto et al., "Benchmarking Batch Deep Reinforcement Learning Algorithms", 2019, appendix:
-BCQ's imitation head with its loss, alone.
+Source: Fujimoto et al., "Benchmarking Batch Deep Reinforcement Learning Algorithms", 2019,
+appendix: BCQ's imitation head with its loss, alone.
 Shapes: B batch, K num_actions, S state_shape: (S,) of a vector, (4, 84, 84) of Atari frames.
 """
 
@@ -66,7 +66,7 @@ class BC:
         return actions.cpu().numpy() if states.ndim > len(self.state_shape) else int(actions)
 
     def imitation_loss(self, logits: Tensor, action: Tensor) -> Tensor:
-        """−log G(a | s) + 0.01·logits², the means over the batch (and actions); (B, K), (B, 1) -> ()."""
+        """−log G(a | s) + 0.01·logits², means over batch and actions; (B, K), (B, 1) -> ()."""
         log_prob = F.log_softmax(logits, 1)
         return F.nll_loss(log_prob, action.squeeze(1)) + LOGIT_PENALTY * logits.pow(2).mean()
 
@@ -82,7 +82,9 @@ class BC:
         self, replay_buffer: Buffer, iterations: int, batch_size: int = 32
     ) -> dict[str, float]:
         """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(self.update(replay_buffer.sample(batch_size)) for _ in range(iterations))
+        return mean_figures(
+            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Network and optimiser: all that learning on needs."""
@@ -97,5 +99,5 @@ class BC:
         save_state(path, self.state_dict())
 
     def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a missing or foreign file."""
+        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
         self.load_state_dict(read_state(path, self.device))

@@ -61,8 +61,8 @@ class Network(nn.Module):
 class BCQ:
     """The agent. Hyper-parameters: γ discount, τ of the paper threshold; the defaults are Atari's.
 
-    Every `target_update_freq` updates the target network moves by the rate `tau` towards the network:
-    1 is a full copy (Atari), 0.005 at every update is Polyak averaging (vectors).
+    Every `target_update_freq` updates the target network moves by the rate `tau` towards the
+    network: 1 is a full copy (Atari), 0.005 at every update is Polyak averaging (vectors).
 
     Raises: ValueError for a threshold outside [0, 1].
     """
@@ -98,7 +98,7 @@ class BCQ:
         return actions.cpu().numpy() if states.ndim > len(self.state_shape) else int(actions)
 
     def allowed(self, logits: Tensor) -> Tensor:
-        """Where G(a | s) / max G(· | s) > threshold, or the action is the likeliest; (B, K) bool."""
+        """Where G(a | s) / max G(· | s) > threshold, or a is the likeliest; (B, K), bool."""
         # The difference of two logits is that of the log-probabilities, whatever normalises them.
         below_best = logits - logits.max(1, keepdim=True).values
         log_threshold = math.log(self.threshold) if self.threshold > 0 else -math.inf
@@ -111,7 +111,7 @@ class BCQ:
 
     @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
-        """y = r + nd·γ·Q_target(s', a*), a* the best allowed action of the online network; (B, 1)."""
+        """y = r + nd·γ·Q_target(s', a*), a* the online network's best allowed action; (B, 1)."""
         next_state = as_input(next_state)  # once for both networks
         best = self.best_allowed(next_state)
         return reward + not_done * self.discount * self.target_network.q(next_state).gather(1, best)
@@ -121,12 +121,12 @@ class BCQ:
         return F.smooth_l1_loss(q.gather(1, action), target)
 
     def imitation_loss(self, logits: Tensor, action: Tensor) -> Tensor:
-        """−log G(a | s) + 0.01·logits², the means over the batch (and actions); (B, K), (B, 1) -> ()."""
+        """−log G(a | s) + 0.01·logits², means over batch and actions; (B, K), (B, 1) -> ()."""
         log_prob = F.log_softmax(logits, 1)
         return F.nll_loss(log_prob, action.squeeze(1)) + LOGIT_PENALTY * logits.pow(2).mean()
 
     def update(self, batch: Batch) -> Figures:
-        """One iteration of Algorithm 1 on the given batch; the losses and the mean Q, as tensors."""
+        """One iteration of Algorithm 1 on the given batch; the losses and mean Q, as tensors."""
         state, action, next_state, reward, not_done = batch
 
         target = self.target_value(next_state, reward, not_done)
@@ -150,7 +150,9 @@ class BCQ:
         self, replay_buffer: Buffer, iterations: int, batch_size: int = 32
     ) -> dict[str, float]:
         """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(self.update(replay_buffer.sample(batch_size)) for _ in range(iterations))
+        return mean_figures(
+            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, optimiser and the number of updates: all that learning on needs."""
@@ -166,5 +168,5 @@ class BCQ:
         save_state(path, self.state_dict())
 
     def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a missing or foreign file."""
+        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
         self.load_state_dict(read_state(path, self.device))

@@ -1,9 +1,10 @@
 """Deep Q-learning (DQN): the behavioural policy and, unchanged, a baseline.
 
-Online it makes the batches; given a fixed batch it is the off-policy learner that BCQ is compared with.
+Online it makes the batches; given a fixed batch it is the off-policy learner BCQ is compared with.
 
-Source: Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015, with the
-sizes and rates of Fujimoto et al., "Benchmarking Batch Deep Reinforcement Learning Algorithms", 2019.
+Source: Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015, with
+the sizes and rates of Fujimoto et al., "Benchmarking Batch Deep Reinforcement Learning
+Algorithms", 2019.
 Shapes: B batch, K num_actions, S state_shape: (S,) of a vector, (4, 84, 84) of Atari frames.
 """
 
@@ -48,8 +49,8 @@ class Network(nn.Module):
 class DQN:
     """The agent. Hyper-parameters: γ discount; the defaults are Atari's.
 
-    Every `target_update_freq` updates the target network moves by the rate `tau` towards the network:
-    1 is a full copy (Atari), 0.005 at every update is Polyak averaging (vectors).
+    Every `target_update_freq` updates the target network moves by the rate `tau` towards the
+    network: 1 is a full copy (Atari), 0.005 at every update is Polyak averaging (vectors).
     """
 
     def __init__(
@@ -109,7 +110,9 @@ class DQN:
         self, replay_buffer: Buffer, iterations: int, batch_size: int = 32
     ) -> dict[str, float]:
         """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(self.update(replay_buffer.sample(batch_size)) for _ in range(iterations))
+        return mean_figures(
+            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, optimiser and the number of updates: all that learning on needs."""
@@ -125,5 +128,5 @@ class DQN:
         save_state(path, self.state_dict())
 
     def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a missing or foreign file."""
+        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
         self.load_state_dict(read_state(path, self.device))

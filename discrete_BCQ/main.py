@@ -29,7 +29,7 @@ from common.offline import learn, require_finite
 from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
 from DQN import DQN
-from utils import Buffer, Figures, dimensions, is_atari, make_buffer, make_env, mean_figures
+from utils import Buffer, Mean, dimensions, is_atari, make_buffer, make_env
 
 ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DQN": DQN, "BC": BC}
 # What the paper sets for Atari, and the released code for all else. `tau` is the rate at which the
@@ -80,11 +80,15 @@ DEFAULTS = {
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """All flags; those that are None afterwards depend on the environment (`resolve_by_kind`)."""
-    parser = cli.parser_with_common_flags(__doc__.splitlines()[0], list(ALGORITHMS), DEFAULTS)
+
+    def shown(flag: str) -> str:
+        return f" (default: Atari {ATARI[flag]:g}, vectors {VECTOR[flag]:g})"
+
+    first_line = __doc__.splitlines()[0]
+    parser = cli.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
 
     def by_kind(flag: str, kind: Callable[[str], Any], text: str) -> None:
-        shown = f"{text} (default: Atari {ATARI[flag]:g}, vectors {VECTOR[flag]:g})"
-        parser.add_argument(f"--{flag}", type=kind, default=None, help=shown)
+        parser.add_argument(f"--{flag}", type=kind, default=None, help=text + shown(flag))
 
     by_kind("start_timesteps", cli.whole, "stage 1: first steps, uniform actions and no learning")
     by_kind("initial_eps", cli.probability, "stage 1: ε, the probability of a uniform action")
@@ -205,7 +209,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
         uniform = timestep < args.start_timesteps
         return noisy(state, 1.0 if uniform else epsilon(agent.updates, args))
 
-    figures: list[Figures] = []
+    figures = Mean()
     returns: list[float] = []
     steps = rollout.interact(env, act, args.max_timesteps, args.seed)
     for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
@@ -213,10 +217,9 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
         returns += step.finished_returns
         done = step.timestep + 1
         if step.timestep >= args.start_timesteps and done % args.train_freq == 0:
-            figures.append(agent.update(replay_buffer.sample(args.batch_size)))
+            figures.add(agent.update(replay_buffer.sample(args.batch_size)))
         if done % args.eval_freq == 0 or done == args.max_timesteps:
-            means = mean_figures(figures)
-            figures.clear()
+            means = figures.take()
             require_finite(means, done)
             recorder.add(done, evaluate(), means)
             agent.save(model)
@@ -232,6 +235,8 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     refuse_existing(
         [column_path(prefix, "action"), results, results.with_suffix(".json")], args.overwrite
     )
+    env = make_env(args.env)
+    resolve_by_kind(args, env)
     model = folders.model("behavioral")
     if not model.exists():
         raise InputError(
@@ -239,8 +244,6 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
             f"{command(args, '--train_behavioral')}"
         )
 
-    env = make_env(args.env)
-    resolve_by_kind(args, env)
     agent = make_agent("DQN", args, env)
     agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)

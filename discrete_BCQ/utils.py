@@ -1,4 +1,4 @@
-"""This folder's door to `common/`: environments with discrete actions, their batches, and what agents are built from."""
+"""This folder's door to `common/`: environments, batches, and what agents are built from."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ale_py
 import gymnasium as gym
-import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.wrappers import (
@@ -25,6 +24,7 @@ from common.errors import InputError
 from common.frames import FrameBuffer
 from common.networks import (
     Figures,
+    Mean,
     adam,
     load_state,
     mean_figures,
@@ -41,6 +41,7 @@ __all__ = [
     "Buffer",
     "Figures",
     "FrameBuffer",
+    "Mean",
     "ReplayBuffer",
     "adam",
     "as_input",
@@ -63,8 +64,8 @@ HISTORY = 4  # frames a state of Atari
 FRAME = 84  # pixels, both ways
 ATARI_STEPS = 27_000  # an episode's limit: 30 minutes of play at 60 frames a second, 4 a step
 ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
-# The wrappers skip frames and limit the episode, so the emulator must do neither: its own limit ends
-# an episode within a step, before the frame that step should show.
+# The wrappers skip frames and limit the episode, so the emulator must do neither: its own limit
+# ends an episode within a step, before the frame that step should show.
 ATARI_OPTIONS = {"frameskip": 1, "max_num_frames_per_episode": None, "obs_type": "grayscale"}
 VECTOR_HIDDEN = [256, 256]
 ATARI_HIDDEN = [512]
@@ -120,7 +121,9 @@ def dimensions(env: gym.Env) -> tuple[tuple[int, ...], int]:
 class ReplayBuffer(replay.ReplayBuffer):
     """A ring of the last `max_size` transitions with vector states; `action` is (B, 1) int64."""
 
-    def __init__(self, state_dim: int, device: torch.device | str, max_size: int = int(1e6)) -> None:
+    def __init__(
+        self, state_dim: int, device: torch.device | str, max_size: int = int(1e6)
+    ) -> None:
         super().__init__(state_dim, 1, device, max_size, action_dtype=torch.int64)
 
     def load(self, prefix: str | Path, size: int | None = None) -> int:
@@ -188,7 +191,7 @@ def features(state_shape: tuple[int, ...]) -> nn.Module:
 
 
 def head(state_shape: tuple[int, ...], num_actions: int) -> nn.Sequential:
-    """From features to one number an action: 3136 → 512 → K for Atari, S → 256 → 256 → K for vectors."""
+    """From features to one number an action: 3136-512-K for Atari, S-256-256-K for vectors."""
     if len(state_shape) == 3:
         return mlp(ATARI_FEATURES, ATARI_HIDDEN, num_actions)
     return mlp(state_shape[0], VECTOR_HIDDEN, num_actions)

@@ -1,7 +1,9 @@
 """Discrete BCQ and DQN compute, update after update, what the authors' released code computes."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,8 @@ variant = load_variant("discrete_BCQ")
 ALGORITHMS = {"BCQ": variant.BCQ.BCQ, "DQN": variant.DQN.DQN}
 
 
-def summaries(network):
-    """[sum, norm, first six values] of each parameter in order of creation, as the files hold them."""
+def summaries(network: Any) -> Iterator[np.ndarray]:
+    """[sum, norm, first six values] of each parameter, in order of creation."""
     for weight in network.parameters():
         # The authors' tensors lie channels first: flatten() gives that order whatever the layout.
         values = weight.detach().double().flatten()
@@ -23,7 +25,7 @@ def summaries(network):
         yield torch.cat([values.sum().view(1), values.norm().view(1), first]).numpy()
 
 
-def assert_equals(network, data, label):
+def assert_equals(network: Any, data: dict[str, np.ndarray], label: str) -> None:
     expected = [data[key] for key in sorted(data) if key.startswith(label + "/")]
     computed = list(summaries(network))
     assert len(computed) == len(expected)
@@ -36,7 +38,9 @@ def assert_equals(network, data, label):
 
 @pytest.mark.parametrize("algorithm", ["BCQ", "DQN"])
 @pytest.mark.parametrize("task", ["lunarlander", "atari"])
-def test_training_gives_the_weights_and_actions_of_the_authors_code(algorithm, task):
+def test_training_gives_the_weights_and_actions_of_the_authors_code(
+    algorithm: str, task: str
+) -> None:
     data = dict(np.load(GOLDEN / f"{algorithm}_{task}.npz"))
     meta = json.loads(str(data.pop("meta")))
     atari = meta["is_atari"]
