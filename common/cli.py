@@ -170,8 +170,18 @@ def command(args: argparse.Namespace, stage: str) -> str:
     return f"python main.py {stage} --env {args.env} --seed {args.seed}{batch}{folder}"
 
 
-def print_header(title: str, settings: dict[str, Any]) -> None:
-    """The stage and the settings in force, one a line."""
+def require_made(path: Path, what: str, args: argparse.Namespace, stage: str) -> None:
+    """Raises: InputError where `path` is not there, with the command of the stage making it."""
+    if not path.exists():
+        raise InputError(f"no {what}: {path} does not exist; make it with: {command(args, stage)}")
+
+
+def show_settings(title: str, algorithm: type, args: argparse.Namespace, *more: str) -> None:
+    """Print the stage and the settings in force: the common ones, `more`, the algorithm's own."""
+    common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
+    names = [*common, *more, "threads", "output_dir"]
+    settings = {"algorithm": algorithm.__name__} | {name: vars(args)[name] for name in names}
+    settings |= hyper_parameters(algorithm, args)
     print(title)
     for key, value in settings.items():
         print(f"  {key:<18} {value}")

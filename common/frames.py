@@ -3,7 +3,6 @@
 A frame stands in four states and four successors; kept once, as bytes, it takes 7 kB a transition.
 """
 
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.errors import InputError
-from common.files import read_array, replacing, write_array, write_json
-from common.replay import Batch, checked, column_path, read_columns
+from common import frame_files
+from common.replay import Batch
 
 CHUNK = 100_000  # frames a file, and frames of memory asked for at a time
-COLUMNS = {
-    "action": torch.int64,
-    "reward": torch.float32,
-    "not_done": torch.float32,
-    "first_timestep": torch.int64,
-}
 
 
 class FrameBuffer:
@@ -200,12 +192,6 @@ class FrameBuffer:
     def save(self, prefix: str | Path, record: dict[str, Any] | None = None) -> None:
         """Write the batch, oldest transition first, and `record` as json; all files or none.
 
-        `_action`, `_reward`, `_not_done` and `_first_timestep` are (N, 1); `_state_{n}` the frames
-        up to number n, N + 1 in all, the last being the newest successor. `_edge_row` and
-        `_edge_state` are the frames at the edges: at row r ≥ 0 the last of an episode, successor of
-        r; at −1, −2, −3 those before the first. `_replay_info` is N modulo `max_size`, and the
-        frames a file.
-
         Raises: InputError where they cannot be written; RuntimeError for a loaded batch, some of
         whose rows are not used.
         """
@@ -215,7 +201,7 @@ class FrameBuffer:
         row = number % self.max_size
         last_frame = self._last_frame[row]
         is_last = np.flatnonzero(last_frame >= 0)
-        before = -np.arange(1, self._age[row[0]] + 1) if self.size else np.empty(0, np.int64)
+        before = -np.arange(1, self._age[row[0]] + 1)
         columns = {
             "action": self._action[row],
             "reward": self._reward[row],
@@ -229,28 +215,9 @@ class FrameBuffer:
         }
         # Where the newest transition ended its episode its successor is at the edge, not here.
         frames = np.append(number, number[-1] + (last_frame[-1] < 0))
-        ends = _chunk_ends(self.size + 1)
-        paths = [column_path(prefix, name) for name in columns]
-        chunks = [column_path(prefix, f"state_{end}") for end in ends]
-        with replacing(*paths, *chunks, f"{prefix}.json") as [*temporaries, json_temporary]:
-            for temporary, array in zip(temporaries, columns.values(), strict=False):
-                write_array(temporary, array)
-            for temporary, end in zip(temporaries[len(paths) :], ends, strict=True):
-                start = (end - 1) // CHUNK * CHUNK
-                self._write_frames(temporary, frames[start:end])
-            write_json(json_temporary, record or {})
-        chunk_name = re.compile(re.escape(Path(prefix).name) + r"_state_\d+\.npy")
-        for path in Path(prefix).parent.iterdir():
-            if chunk_name.fullmatch(path.name) and path not in chunks:
-                path.unlink()  # of a longer batch that this one replaced
-
-    def _write_frames(self, path: Path, number: np.ndarray) -> None:
-        """np.save of these frames, in pieces: no second copy of a chunk in memory."""
-        header = {"descr": "|u1", "fortran_order": False, "shape": (len(number), *self.frame_shape)}
-        with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, len(number), 1000):
-                file.write(self._frames(number[start : start + 1000]).tobytes())
+        frame_files.write(
+            prefix, columns, self.size + 1, CHUNK, lambda rows: self._frames(frames[rows]), record
+        )
 
     def load(self, prefix: str | Path, size: int | None = None) -> int:
         """Read a saved batch, or its first `size` transitions, from its files as it is sampled.
@@ -265,121 +232,21 @@ class FrameBuffer:
         another length or shape, holds NaN or infinity, or a flag other than 0 and 1; where the
         batch holds vector states.
         """
-        info_path = column_path(prefix, "replay_info")
-        if not info_path.exists() and column_path(prefix, "state").exists():
-            raise InputError(
-                f"{column_path(prefix, 'state')} holds vector states, and this environment shows "
-                "frames: choose another --env or --buffer_name"
-            )
-        arrays = read_columns(prefix, dict.fromkeys(COLUMNS, 1))
-        total = len(arrays["action"])
-        ptr, chunk = _replay_info(info_path, total)
-        oldest, used = ptr % total, total if size is None else min(size, total)
-        edges = self._read_edges(prefix)
-        # Without the edges, whether a row is its episode's last is told by the row after it.
-        kept = total if edges is None else used
-        columns = {
-            name: checked(column_path(prefix, name), array, oldest, kept, COLUMNS[name])
-            for name, array in arrays.items()
-        }
-        files = self._open_chunks(prefix, total, chunk, total if oldest else kept + 1)
-        if oldest:
-            blocks = _section(files, chunk, oldest, total) + _section(files, chunk, 0, oldest)
-        else:
-            blocks = _section(files, chunk, 0, kept + 1)
-
-        first = columns["first_timestep"][:, 0] == 1
-        first[1:] |= columns["not_done"][:-1, 0] == 0
-        if edges is None:
-            terminal = columns["not_done"][:, 0] == 0
-            number = np.flatnonzero(self._knows_both_states(first, terminal)[:used])
-            if not len(number):
-                raise InputError(f"{prefix}_*.npy hold no transition with a state and a successor")
-            self._number = number if len(number) < kept else None
-            self._last_frame = np.where(terminal, 0, -1)
-            self._last_frames = np.zeros((1, *self.frame_shape), np.uint8)  # never learned from
-            before = 0
-        else:
-            edge_row, self._last_frames = edges
-            before = int((edge_row < 0).sum())
-            inside = np.flatnonzero((edge_row >= 0) & (edge_row < kept))
-            self._number = None
-            self._last_frame = np.full(kept, -1)
-            self._last_frame[edge_row[inside]] = inside
-            # Frame −1 of a ring of kept + H frames is its last: this block follows the others.
-            earlier = np.zeros((self.history - 1, *self.frame_shape), np.uint8)
-            earlier[edge_row[edge_row < 0]] = self._last_frames[edge_row < 0]
-            blocks.append(earlier)
+        saved = frame_files.read(prefix, (self.history, *self.frame_shape), size)
+        kept = len(saved.action)
         place = np.arange(kept)
-        began = np.maximum.accumulate(np.where(first, place, -before))
+        began = np.maximum.accumulate(np.where(saved.first, place, -saved.before))
         self._age = np.minimum(place - began, self.history - 1)
-        self._action, self._reward = columns["action"], columns["reward"].clip(-1, 1)
-        self._not_done = columns["not_done"]
-        self._blocks, self._slots = list(blocks), kept + self.history
-        self._block_starts = np.cumsum([0, *(len(block) for block in blocks[:-1])])
+        self._action, self._reward = saved.action, saved.reward.clip(-1, 1)
+        self._not_done = saved.not_done
+        self._last_frame, self._last_frames = saved.last_frame, saved.last_frames
+        self._number = saved.number if len(saved.number) < kept else None
+        self._blocks, self._slots = list(saved.blocks), kept + self.history
+        self._block_starts = np.cumsum([0, *(len(block) for block in saved.blocks[:-1])])
         self.max_size, self.ptr, self._added = kept, 0, kept
-        self.size = kept if self._number is None else len(self._number)
+        self.size = len(saved.number)
         self._read_only = True
-        return total
-
-    def _knows_both_states(self, first: np.ndarray, terminal: np.ndarray) -> np.ndarray:
-        """Which rows have all frames of their state and successor, where no edges were saved."""
-        place = np.arange(len(first))
-        history_lost = ~np.maximum.accumulate(first) & (place < self.history - 1)
-        last = np.append(first[1:], True)
-        return ~history_lost & (terminal | ~last)
-
-    def _open_chunks(
-        self, prefix: str | Path, total: int, chunk: int, needed: int
-    ) -> list[np.ndarray]:
-        """The files that hold the first `needed` frames, as memory maps."""
-        files = []
-        for start in range(0, needed, chunk):
-            end = min(start + chunk, total + 1)
-            path = column_path(prefix, f"state_{end}")
-            file = read_array(path)
-            expected = (end - start, *self.frame_shape)
-            if file.dtype != np.uint8 or file.shape != expected:
-                raise InputError(
-                    f"{path} holds {file.dtype} of shape {file.shape}, not uint8 of {expected}: "
-                    "make the batch again"
-                )
-            files.append(np.asarray(file))
-        return files
-
-    def _read_edges(self, prefix: str | Path) -> tuple[np.ndarray, np.ndarray] | None:
-        """`_edge_row` (E,) and `_edge_state` (E, 84, 84); None where the batch lacks them."""
-        row_path, state_path = column_path(prefix, "edge_row"), column_path(prefix, "edge_state")
-        if not row_path.exists():
-            return None
-        row, state = np.array(read_array(row_path)), np.asarray(read_array(state_path))
-        fits = row.dtype.kind == "i" and row.ndim == 1 and state.dtype == np.uint8
-        if not fits or state.shape != (len(row), *self.frame_shape) or (row <= -self.history).any():
-            raise InputError(f"{row_path} and {state_path} do not fit together; make them again")
-        return row, state
-
-
-def _chunk_ends(frames: int) -> list[int]:
-    return [min(start + CHUNK, frames) for start in range(0, frames, CHUNK)]
-
-
-def _section(files: list[np.ndarray], chunk: int, low: int, high: int) -> list[np.ndarray]:
-    """Views of the frames low … high − 1, of files that hold `chunk` each."""
-    firsts = (chunk * i for i in range(len(files)))
-    views = (
-        file[max(low - first, 0) : max(high - first, 0)]
-        for first, file in zip(firsts, files, strict=True)
-    )
-    return [view for view in views if len(view)]
-
-
-def _replay_info(path: Path, total: int) -> tuple[int, int]:
-    """The next row to be written and the frames a file, as saved with a batch of `total` rows."""
-    info = read_array(path).reshape(-1)
-    whole = info.dtype.kind in "iu" and len(info) == 2
-    if not whole or not 0 <= info[0] <= total or info[1] < 1:
-        raise InputError(f"{path} must hold two whole numbers, at most {total} and at least 1")
-    return int(info[0]), int(info[1])
+        return saved.total
 
 
 def _free_memory() -> int | None:

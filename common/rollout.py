@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
+from tqdm import tqdm
 
 MakeEnv = Callable[[], gym.Env]
 
@@ -64,6 +65,23 @@ def interact(
             state, _ = env.reset()
             begin_episode()
             episode_return = 0.0
+
+
+def collect(
+    env: gym.Env,
+    act: Callable[[np.ndarray, int], Any],
+    replay_buffer: Any,
+    timesteps: int,
+    seed: int,
+    begin_episode: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """Add `timesteps` transitions of a fixed policy; returns those of the finished episodes."""
+    returns: list[float] = []
+    steps = interact(env, act, timesteps, seed, begin_episode)
+    for step in tqdm(steps, total=timesteps, unit="step", disable=None):
+        replay_buffer.add(*step.transition)
+        returns += step.finished_returns
+    return returns
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from BCQ import BCQ
 from common import cli, rollout
-from common.cli import command
+from common.cli import require_made, show_settings
 from common.environments import announce_current_id
 from common.errors import InputError, run
 from common.files import Folders, refuse_existing
@@ -127,22 +127,6 @@ def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]
     )
 
 
-def show_settings(title: str, algorithm: str, args: argparse.Namespace, *more: str) -> None:
-    """Print the stage and every setting that is in force in it."""
-    names = [
-        "env",
-        "seed",
-        "max_timesteps",
-        "eval_freq",
-        "eval_episodes",
-        *more,
-        "threads",
-        "output_dir",
-    ]
-    settings = {"algorithm": algorithm} | {name: vars(args)[name] for name in names}
-    cli.print_header(title, settings | cli.hyper_parameters(ALGORITHMS[algorithm], args))
-
-
 def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 1: DDPG online, one update a step from `start_timesteps` on; saves the policy."""
     results, model = folders.results("behavioral"), folders.model("behavioral")
@@ -156,14 +140,8 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
     evaluate = evaluator(agent, args)
-    show_settings(
-        "Stage 1: train the behavioural policy",
-        "DDPG",
-        args,
-        "start_timesteps",
-        "gaussian_std",
-        "batch_size",
-    )
+    title = "Stage 1: train the behavioural policy"
+    show_settings(title, DDPG, args, "start_timesteps", "gaussian_std", "batch_size")
     recorder = Recorder(results, args, "timesteps", args.tensorboard)
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
@@ -197,29 +175,20 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     )
     env = make_env(args.env)
     model = folders.model("behavioral")
-    if not model.exists():
-        raise InputError(
-            f"no behavioural policy: {model} does not exist; make it with: "
-            f"{command(args, '--train_behavioral')}"
-        )
+    require_made(model, "behavioural policy", args, "--train_behavioral")
 
     agent = make_agent("DDPG", args, env)
     agent.load(model)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
-    show_settings(
-        "Stage 2: generate a batch", "DDPG", args, "buffer_name", "gaussian_std", "rand_action_p"
-    )
+    title = "Stage 2: generate a batch"
+    show_settings(title, DDPG, args, "buffer_name", "gaussian_std", "rand_action_p")
     recorder = Recorder(results, args, "timesteps", args.tensorboard)
 
     def act(state: np.ndarray, _timestep: int) -> np.ndarray:
         return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
 
-    returns: list[float] = []
-    steps = rollout.interact(env, act, args.max_timesteps, args.seed)
-    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
-        replay_buffer.add(*step.transition)
-        returns += step.finished_returns
+    returns = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed)
     record = batch_record(args, returns, replay_buffer.size)
     replay_buffer.save(prefix, record)
     recorder.add(args.max_timesteps, evaluator(agent, args)(), {})
@@ -235,7 +204,8 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
 
     agent = make_agent(args.algorithm, args, env)
-    show_settings("Stage 3: learn offline", args.algorithm, args, "buffer_name", "batch_size")
+    kind = ALGORITHMS[args.algorithm]
+    show_settings("Stage 3: learn offline", kind, args, "buffer_name", "batch_size")
     recorder = Recorder(results, args, "iterations", args.tensorboard)
     evaluate = evaluator(agent, args)
     learn(agent, replay_buffer, args, evaluate, recorder, model)
@@ -246,11 +216,7 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
     """The named batch, checked against the environment. Raises: InputError for another's."""
     state_dim, action_dim, max_action = dimensions(env)
     state_file = column_path(prefix, "state")
-    if not state_file.exists():
-        raise InputError(
-            f"no batch: {state_file} does not exist; make it with: "
-            f"{command(args, '--generate_buffer')}"
-        )
+    require_made(state_file, "batch", args, "--generate_buffer")
     require_env(prefix, args.env)
     replay_buffer = ReplayBuffer(state_dim, action_dim, args.device, max_size=1)
     replay_buffer.load(prefix)

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from BC import BC
 from BCQ import BCQ
 from common import cli, rollout
-from common.cli import command
+from common.cli import require_made, show_settings
 from common.environments import announce_current_id
 from common.errors import InputError, run
 from common.files import Folders, refuse_existing
@@ -176,15 +176,6 @@ def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[]
     return lambda: rollout.evaluate(act, make, args.eval_episodes, args.seed)
 
 
-def show_settings(title: str, algorithm: str, args: argparse.Namespace, *more: str) -> None:
-    """Print the stage and every setting that is in force in it."""
-    names = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes", "eval_eps", *more]
-    settings = {"algorithm": algorithm} | {
-        name: vars(args)[name] for name in [*names, "threads", "output_dir"]
-    }
-    cli.print_header(title, settings | cli.hyper_parameters(ALGORITHMS[algorithm], args))
-
-
 def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 1: DQN online, one update every `train_freq` steps; saves the policy."""
     results, model = folders.results("behavioral"), folders.model("behavioral")
@@ -202,7 +193,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     evaluate = evaluator(agent, args, env)
     schedule = ["start_timesteps", "initial_eps", "end_eps", "eps_decay_period", "train_freq"]
     title = "Stage 1: train the behavioural policy"
-    show_settings(title, "DQN", args, *schedule, "buffer_size", "batch_size")
+    show_settings(title, DQN, args, "eval_eps", *schedule, "buffer_size", "batch_size")
     recorder = Recorder(results, args, "timesteps", args.tensorboard)
 
     def act(state: np.ndarray, timestep: int) -> int:
@@ -238,18 +229,14 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     env = make_env(args.env)
     resolve_by_kind(args, env)
     model = folders.model("behavioral")
-    if not model.exists():
-        raise InputError(
-            f"no behavioural policy: {model} does not exist; make it with: "
-            f"{command(args, '--train_behavioral')}"
-        )
+    require_made(model, "behavioural policy", args, "--train_behavioral")
 
     agent = make_agent("DQN", args, env)
     agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
     title = "Stage 2: generate a batch"
-    show_settings(title, "DQN", args, "buffer_name", "low_noise_p", "rand_action_p")
+    show_settings(title, DQN, args, "eval_eps", "buffer_name", "low_noise_p", "rand_action_p")
     recorder = Recorder(results, args, "timesteps", args.tensorboard)
     eps = args.rand_action_p
 
@@ -258,13 +245,10 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
         low_noise = noisy.generator.random() < args.low_noise_p
         eps = LOW_NOISE_EPS if low_noise else args.rand_action_p
 
-    returns: list[float] = []
-    steps = rollout.interact(
-        env, lambda state, _: noisy(state, eps), args.max_timesteps, args.seed, begin_episode
-    )
-    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
-        replay_buffer.add(*step.transition)
-        returns += step.finished_returns
+    def act(state: np.ndarray, _timestep: int) -> int:
+        return noisy(state, eps)
+
+    returns = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode)
     record = batch_record(args, returns, replay_buffer.size)
     replay_buffer.save(prefix, record)
     recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
@@ -281,8 +265,8 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
 
     agent = make_agent(args.algorithm, args, env)
-    title = "Stage 3: learn offline"
-    show_settings(title, args.algorithm, args, "buffer_name", "buffer_size", "batch_size")
+    kind, shown = ALGORITHMS[args.algorithm], ["buffer_name", "buffer_size", "batch_size"]
+    show_settings("Stage 3: learn offline", kind, args, "eval_eps", *shown)
     recorder = Recorder(results, args, "iterations", args.tensorboard)
     evaluate = evaluator(agent, args, env)
     learn(agent, replay_buffer, args, evaluate, recorder, model)
@@ -292,11 +276,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
     """The named batch, checked against the environment. Raises: InputError for another's."""
     action_file = column_path(prefix, "action")
-    if not action_file.exists():
-        raise InputError(
-            f"no batch: {action_file} does not exist; make it with: "
-            f"{command(args, '--generate_buffer')}"
-        )
+    require_made(action_file, "batch", args, "--generate_buffer")
     require_env(prefix, args.env)
     replay_buffer = make_buffer(env, args.device, 1)
     replay_buffer.load(prefix, args.buffer_size)

@@ -1,0 +1,201 @@
+"""The files of a batch of Atari frames.
+
+`_action`, `_reward`, `_not_done` and `_first_timestep` are (N, 1), oldest transition first.
+`_state_{n}` holds the frames up to number n, N + 1 in all: frame i is the newest of transition
+i's state, the last one of the newest transition's successor. `_edge_row` (E,) and `_edge_state`
+(E, 84, 84) are the frames at the edges of episodes: at row r ≥ 0 the last of an episode, the
+successor of r; at −1, −2, −3 those before the first. `_replay_info` is the row that the ring would
+write next, and the number of frames a file.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from common.errors import InputError
+from common.files import read_array, replacing, write_array, write_json
+from common.replay import checked, column_path, read_columns
+
+COLUMNS = {
+    "action": torch.int64,
+    "reward": torch.float32,
+    "not_done": torch.float32,
+    "first_timestep": torch.int64,
+}
+PIECE = 1000  # frames written at a time, so that no second copy of a chunk is in memory
+
+
+class Saved(NamedTuple):
+    """A batch as `read` found it: K rows kept, of `total` in the files.
+
+    action, reward, not_done (K, 1); first (K,): whether an episode begins; number: the rows that
+    can be used; last_frame (K,): where in `last_frames` the last frame of the episode is which the
+    row ended, or −1; blocks: the frames in order, memory maps, then those before the first; before:
+    how many of those are known.
+    """
+
+    total: int
+    action: np.ndarray
+    reward: np.ndarray
+    not_done: np.ndarray
+    first: np.ndarray
+    number: np.ndarray
+    last_frame: np.ndarray
+    last_frames: np.ndarray
+    blocks: list[np.ndarray]
+    before: int
+
+
+def write(
+    prefix: str | Path,
+    columns: dict[str, np.ndarray],
+    frames: int,
+    chunk: int,
+    frames_at: Callable[[slice], np.ndarray],
+    record: dict[str, Any] | None,
+) -> None:
+    """Write the columns, the frames that `frames_at` gives for a slice of them, and `record`.
+
+    Raises: InputError where a file cannot be written; then all are as they were.
+    """
+    ends = [min(start + chunk, frames) for start in range(0, frames, chunk)]
+    paths = [column_path(prefix, name) for name in columns]
+    chunks = [column_path(prefix, f"state_{end}") for end in ends]
+    with replacing(*paths, *chunks, f"{prefix}.json") as [*temporaries, json_temporary]:
+        for temporary, array in zip(temporaries, columns.values(), strict=False):
+            write_array(temporary, array)
+        for number, temporary in enumerate(temporaries[len(paths) :]):
+            _write_frames(temporary, number * chunk, ends[number], frames_at)
+        write_json(json_temporary, record or {})
+    chunk_name = re.compile(re.escape(Path(prefix).name) + r"_state_\d+\.npy")
+    for path in Path(prefix).parent.iterdir():
+        if chunk_name.fullmatch(path.name) and path not in chunks:
+            path.unlink()  # of a longer batch that this one replaced
+
+
+def _write_frames(
+    path: Path, start: int, end: int, frames_at: Callable[[slice], np.ndarray]
+) -> None:
+    shape = (end - start, *frames_at(slice(start, start + 1)).shape[1:])
+    with path.open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for first in range(start, end, PIECE):
+            file.write(frames_at(slice(first, min(first + PIECE, end))).tobytes())
+
+
+def read(prefix: str | Path, state_shape: tuple[int, ...], size: int | None) -> Saved:
+    """Check a saved batch, or its first `size` transitions, and open its frames where they lie.
+
+    Files as the authors' code writes them are read too. They lack the frames at the edges, so that
+    some transitions have no true state or successor, and are left out of `number`.
+
+    Raises: InputError naming the file (and the row), as `FrameBuffer.load` says.
+    """
+    history, *frame = state_shape
+    info_path = column_path(prefix, "replay_info")
+    if not info_path.exists() and column_path(prefix, "state").exists():
+        raise InputError(
+            f"{column_path(prefix, 'state')} holds vector states, and this environment shows "
+            "frames: choose another --env or --buffer_name"
+        )
+    arrays = read_columns(prefix, dict.fromkeys(COLUMNS, 1))
+    total = len(arrays["action"])
+    ptr, chunk = _replay_info(info_path, total)
+    oldest, used = ptr % total, total if size is None else min(size, total)
+    edges = _read_edges(prefix, history, tuple(frame))
+    # Without the edges, whether a row is its episode's last is told by the row after it.
+    kept = total if edges is None else used
+    columns = {
+        name: checked(column_path(prefix, name), array, oldest, kept, COLUMNS[name])
+        for name, array in arrays.items()
+    }
+    first = columns["first_timestep"][:, 0] == 1
+    terminal = columns["not_done"][:, 0] == 0
+    first[1:] |= terminal[:-1]
+
+    files = _open_chunks(prefix, total, chunk, tuple(frame), total if oldest else kept + 1)
+    if oldest:
+        blocks = _section(files, chunk, oldest, total) + _section(files, chunk, 0, oldest)
+    else:
+        blocks = _section(files, chunk, 0, kept + 1)
+    common = (total, columns["action"], columns["reward"], columns["not_done"], first)
+    if edges is None:
+        number = np.flatnonzero(_knows_both_states(first, terminal, history)[:used])
+        if not len(number):
+            raise InputError(f"{prefix}_*.npy hold no transition with a state and a successor")
+        nothing = np.zeros((1, *frame), np.uint8)  # what follows a terminal state is never used
+        return Saved(*common, number, np.where(terminal, 0, -1), nothing, blocks, before=0)
+
+    row, state = edges
+    inside = np.flatnonzero((row >= 0) & (row < kept))
+    last_frame = np.full(kept, -1)
+    last_frame[row[inside]] = inside
+    # Frame −1 of a ring of K + H frames is its last: this block follows the others.
+    earlier = np.zeros((history - 1, *frame), np.uint8)
+    earlier[row[row < 0]] = state[row < 0]
+    before = int((row < 0).sum())
+    return Saved(*common, np.arange(kept), last_frame, state, [*blocks, earlier], before)
+
+
+def _knows_both_states(first: np.ndarray, terminal: np.ndarray, history: int) -> np.ndarray:
+    """Which rows have all frames of their state and successor, where no edges were saved."""
+    history_lost = ~np.maximum.accumulate(first) & (np.arange(len(first)) < history - 1)
+    last = np.append(first[1:], True)
+    return ~history_lost & (terminal | ~last)
+
+
+def _open_chunks(
+    prefix: str | Path, total: int, chunk: int, frame: tuple[int, ...], needed: int
+) -> list[np.ndarray]:
+    """The files that hold the first `needed` frames, as memory maps."""
+    files = []
+    for start in range(0, needed, chunk):
+        end = min(start + chunk, total + 1)
+        path = column_path(prefix, f"state_{end}")
+        file = read_array(path)
+        expected = (end - start, *frame)
+        if file.dtype != np.uint8 or file.shape != expected:
+            raise InputError(
+                f"{path} holds {file.dtype} of shape {file.shape}, not uint8 of {expected}: "
+                "make the batch again"
+            )
+        files.append(np.asarray(file))
+    return files
+
+
+def _section(files: list[np.ndarray], chunk: int, low: int, high: int) -> list[np.ndarray]:
+    """Views of the frames low … high − 1, of files that hold `chunk` each."""
+    firsts = (chunk * i for i in range(len(files)))
+    views = (
+        file[max(low - first, 0) : max(high - first, 0)]
+        for first, file in zip(firsts, files, strict=True)
+    )
+    return [view for view in views if len(view)]
+
+
+def _read_edges(
+    prefix: str | Path, history: int, frame: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """`_edge_row` (E,) and `_edge_state` (E, 84, 84); None where the batch lacks them."""
+    row_path, state_path = column_path(prefix, "edge_row"), column_path(prefix, "edge_state")
+    if not row_path.exists():
+        return None
+    row, state = np.array(read_array(row_path)), np.asarray(read_array(state_path))
+    fits = row.dtype.kind == "i" and row.ndim == 1 and state.dtype == np.uint8
+    if not fits or state.shape != (len(row), *frame) or (row <= -history).any():
+        raise InputError(f"{row_path} and {state_path} do not fit together; make them again")
+    return row, state
+
+
+def _replay_info(path: Path, total: int) -> tuple[int, int]:
+    """The next row to be written and the frames a file, as saved with a batch of `total` rows."""
+    info = read_array(path).reshape(-1)
+    whole = info.dtype.kind in "iu" and len(info) == 2
+    if not whole or not 0 <= info[0] <= total or info[1] < 1:
+        raise InputError(f"{path} must hold two whole numbers, at most {total} and at least 1")
+    return int(info[0]), int(info[1])
