@@ -14,7 +14,7 @@ from tqdm import tqdm
 from common.errors import InputError
 from common.files import ROOT, read_json, save_array, save_json
 
-PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
