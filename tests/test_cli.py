@@ -449,6 +449,18 @@ def test_every_hyper_parameter_flag_changes_what_is_learned_offline(
     assert not same(model(learned, name), model(folder, name), "critic")
 
 
+@every_algorithm
+def test_the_seed_changes_what_is_learned_from_the_same_batch(
+    algorithm: str, learned: Path, folder: Path
+) -> None:
+    for path in (folder / "buffers").iterdir():
+        path.rename(path.with_name(path.name.replace("ToyReach-v0_0", "ToyReach-v0_1")))
+    done(toy(folder, "learn", "--algorithm", algorithm, "--seed", "1"))
+    path = folder / "models" / f"{algorithm}_Robust_ToyReach-v0_1.pt"
+    other = torch.load(path, weights_only=True)
+    assert not same(model(learned, f"{algorithm}_Robust"), other, "critic")
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [

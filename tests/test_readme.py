@@ -34,7 +34,10 @@ def fenced_lines(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def commands(text: str, folder: Path) -> list[Command]:
-    """The commands that begin with `python` or `make`, in the folder that `cd` lines led to."""
+    """The commands that begin with `python` or `make`, in the folder that `cd` lines led to.
+
+    A `cd` that leads nowhere is one of them.
+    """
     found, cwd = [], folder
     for first, line in fenced_lines(text):
         cwd = folder if first else cwd
@@ -50,8 +53,12 @@ def commands(text: str, folder: Path) -> list[Command]:
                 words.append(word)
                 continue
             if words[:1] == ["cd"]:
-                cwd = (cwd / words[1]).resolve()
-                assert cwd.is_dir(), f"{line!r} leads nowhere from {folder}"
+                # A folder's README may speak from the repository root.
+                places = [place for place in (cwd, ROOT) if (place / words[1]).is_dir()]
+                if places:
+                    cwd = (places[0] / words[1]).resolve()
+                else:
+                    found.append(Command(cwd, words))
             elif words and words[0] in {"python", "make"}:
                 found.append(Command(cwd, words))
             words = []
@@ -108,6 +115,8 @@ def check(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raises where a command would not be understood."""
     if command.words[0] == "make":
         check_make(command)
+    elif command.words[0] == "cd":
+        raise AssertionError(f"{command.words} leads nowhere from {command.cwd}")
     else:
         check_python(command, monkeypatch)
 
@@ -180,10 +189,12 @@ def test_commands_are_found_where_they_are_typed() -> None:
         ("python continuous_BCQ/no_such_script.py", AssertionError),
         ("python -m no_such_module", AssertionError),
         ("make no_such_target", AssertionError),
+        ("cd no_such_folder", AssertionError),
     ],
 )
 def test_a_command_that_is_none_is_noticed(
     line: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    [command] = commands(f"```\n{line}\n```", ROOT)
     with pytest.raises(error):
-        check(Command(ROOT, line.split()), monkeypatch)
+        check(command, monkeypatch)
