@@ -99,15 +99,17 @@ class ReplayBuffer:
         self._allocate(max_size)
 
     def _allocate(self, rows: int) -> None:
+        def column(name: str) -> Tensor:
+            shape, dtype = (rows, self._widths[name]), self._dtypes[name]
+            return torch.empty(shape, dtype=dtype, device=self.device)
+
+        try:
+            self._columns = Batch(*(column(name) for name in Batch._fields))
+        except RuntimeError as error:
+            raise InputError(
+                f"no memory for a buffer of {rows:,} transitions; fewer --max_timesteps need less"
+            ) from error
         self.max_size = rows
-        self._columns = Batch(
-            *(
-                torch.empty(
-                    (rows, self._widths[name]), dtype=self._dtypes[name], device=self.device
-                )
-                for name in Batch._fields
-            )
-        )
 
     def add(
         self,

@@ -151,6 +151,11 @@ def test_a_million_hopper_transitions_take_108_bytes_each() -> None:
 # --- the files
 
 
+def test_a_buffer_beyond_memory_is_an_error_of_the_user() -> None:
+    with pytest.raises(InputError, match="no memory for a buffer of 10,000,000,000,000"):
+        ReplayBuffer(11, 3, "cpu", 10**13)
+
+
 def test_save_writes_five_float32_columns_oldest_first_and_the_pointer(tmp_path: Path) -> None:
     numbered(size=7, capacity=5).save(tmp_path / "b", {"env": "Toy-v0"})
     assert sorted(snapshot(tmp_path)) == [
