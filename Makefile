@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check slow bench figures clean
+.PHONY: help quickstart test check slow bench figures clean
 
 help:
 	@echo 'make quickstart   the paper in small: behaviour, batch, BCQ and DDPG on it, a figure and a table'
@@ -68,6 +68,7 @@ bench: $(VENV)/.installed .venv-d3rlpy/.installed
 
 figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/*_Hopper-v4_*.npy --output results/reference/hopper.png
+	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
 
 clean:
 	rm -rf quickstart .venv .venv-d3rlpy .mypy_cache .pytest_cache .ruff_cache
