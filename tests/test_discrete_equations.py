@@ -74,6 +74,11 @@ def test_an_action_is_allowed_where_its_probability_over_the_largest_exceeds_the
     assert bcq(4, threshold=threshold).allowed(logits + 7).tolist() == [expected]
 
 
+def test_a_ratio_equal_to_the_threshold_is_not_allowed() -> None:
+    logits = torch.tensor([[0.0, math.log(0.5)]])
+    assert bcq(threshold=0.5).allowed(logits).tolist() == [[True, False]]
+
+
 def test_the_ratio_is_to_the_likeliest_action_not_to_all() -> None:
     # Of four equal actions each has probability 0.25 < 0.3 and ratio 1.
     assert bcq(4).allowed(torch.zeros(1, 4)).all()
