@@ -70,7 +70,7 @@ def read_result(path: Path) -> Result:
             label = "behavioural policy"
         batch_return = record.get("batch", {}).get("mean_return")
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{record_path} is no record of a run (it lacks {error})") from error
+        raise InputError(f"{record_path} is no record of a run ({error})") from error
     if len(x) != len(y):
         raise InputError(f"{path} has {len(y)} evaluations, its record {len(x)}: they do not fit")
     return Result(path, env, batch, label, x, x_label, y, arguments, batch_return)
@@ -127,7 +127,8 @@ def draw_panel(axes: Axes, title: str, groups: dict[str, list[Result]], spread: 
     axes.set_xlabel(next(iter(groups.values()))[0].x_label if groups else "")
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4), useMathText=True)
     axes.grid(alpha=0.25, linewidth=0.5)
-    axes.legend(fontsize=7, frameon=False)
+    # Below, where no curve can run through it.
+    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
 def table(panels: dict[tuple[str, str], dict[str, list[Result]]]) -> str:
@@ -161,8 +162,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="saved evaluations, results/*.npy")
     parser.add_argument(
         "--output",
-        type=Path,
-        default=ROOT / "results" / "figure.png",
+        default=str(ROOT / "results" / "figure.png"),
         help="the figure's name; .png and .pdf are both written (default: results/figure.png)",
     )
     parser.add_argument(
@@ -173,6 +173,12 @@ def main() -> None:
         "ICML paper's)",
     )
     args = parser.parse_args()
+    if not args.spread >= 0:
+        parser.error(f"argument --spread: {args.spread} is not a number of at least 0")
+    # Not Path.with_suffix: a name such as `phi0.05` has no suffix to replace.
+    stem = re.sub(r"\.(png|pdf)$", "", args.output)
+    if Path(args.output).is_dir() or not Path(stem).name:
+        parser.error(f"argument --output: {args.output!r} is no name of a figure")
 
     panels: dict[tuple[str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     order = {label: place for place, label in enumerate(COLOURS)}
@@ -194,7 +200,7 @@ def main() -> None:
     for axes in grid[:, 0]:
         axes.set_ylabel("undiscounted return")
 
-    targets = [args.output.with_suffix(suffix) for suffix in (".png", ".pdf")]
+    targets = [Path(f"{stem}{suffix}") for suffix in (".png", ".pdf")]
     with replacing(*targets) as temporaries:
         for target, temporary in zip(targets, temporaries, strict=True):
             # A fixed date makes the same figure the same file.

@@ -4,6 +4,7 @@ import argparse
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,13 @@ def count(text: str) -> int:
     return number
 
 
+def folder(text: str) -> Path:
+    """A path; the empty one is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a folder is empty")
+    return Path(text)
+
+
 def whole(text: str) -> int:
     """A whole number of at least 0, `25e3` and `25000` alike."""
     try:
@@ -30,7 +38,9 @@ def whole(text: str) -> int:
     except ValueError:
         number = float("nan")
     if not (number.is_integer() and 0 <= number <= 2**53):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number such as 1000000 or 1e6")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a whole number from 0 to 2^53, such as 1000000 or 1e6"
+        )
     return int(number)
 
 
@@ -56,7 +66,7 @@ nonnegative = number_between(0, float("inf"))
 
 def name(text: str) -> str:
     """A part of a file name: letters, digits, `.`, `-` and `_`, not beginning with a dot."""
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", text):
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", text):
         raise argparse.ArgumentTypeError(
             f"{text!r} may hold letters, digits, '.', '-' and '_' alone"
         )
@@ -125,7 +135,7 @@ def parser_with_common_flags(
     )
     parser.add_argument(
         "--output_dir",
-        type=Path,
+        type=folder,
         default=None,
         help="folder of results/, models/ and buffers/ (default: the repository)",
     )
@@ -144,15 +154,18 @@ def resolve(args: argparse.Namespace) -> None:
     Raises: InputError for a device this machine does not have.
     """
     args.output_dir = (args.output_dir or ROOT).resolve()
-    args.threads = args.threads or len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    args.threads = args.threads or cores
+    if args.threads > 4 * cores:
+        raise InputError(f"--threads {args.threads} is too many for the {cores} cores there are")
     torch.set_num_threads(args.threads)
     wanted = args.device
     if wanted == "auto":
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(1, device=args.device)
+        torch.zeros(1, device=args.device).cpu().numpy()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].split(". ")[0][:100]
         raise InputError(
             f"--device {wanted} cannot be used here ({reason}); try --device cpu"
         ) from error
@@ -166,8 +179,8 @@ def hyper_parameters(algorithm: type, args: argparse.Namespace) -> dict[str, Any
 def command(args: argparse.Namespace, stage: str) -> str:
     """What to type to run another stage for the same environment, batch and seed."""
     batch = f" --buffer_name {args.buffer_name}" if stage == "--generate_buffer" else ""
-    folder = f" --output_dir {args.output_dir}" if args.output_dir != ROOT else ""
-    return f"python main.py {stage} --env {args.env} --seed {args.seed}{batch}{folder}"
+    other = f" --output_dir {shlex.quote(str(args.output_dir))}" if args.output_dir != ROOT else ""
+    return f"python main.py {stage} --env {args.env} --seed {args.seed}{batch}{other}"
 
 
 def require_made(path: Path, what: str, args: argparse.Namespace, stage: str) -> None:

@@ -14,6 +14,7 @@ MUJOCO = (
     "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|"
     "Reacher|Swimmer|Walker2d"
 )
+EPISODE_STEPS = 100_000  # of an environment without a limit: a policy may never end an episode
 SUCCESSORS = {"Pendulum-v0": "Pendulum-v1", "LunarLander-v2": "LunarLander-v3",
               "LunarLanderContinuous-v2": "LunarLanderContinuous-v3"}  # fmt: skip
 
@@ -38,19 +39,29 @@ def make(env_id: str, **options: Any) -> gym.Env:
             import gymnasium_robotics
 
             gym.register_envs(gymnasium_robotics)
+        if env_id not in gym.registry:  # so that a game of Atari is known for what it is
+            import ale_py
+
+            gym.register_envs(ale_py)
         with warnings.catch_warnings():
             # v4 is asked for on purpose: it is the papers' task. An id without a version is an
             # error below. Every other warning is shown.
             warnings.filterwarnings("ignore", message=r".*The environment \S+ is out of date")
             warnings.filterwarnings("ignore", message=r".*Using the latest versioned environment")
             env = gym.make(env_id, **options)
-    except (gym.error.Error, ImportError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except Exception as error:  # an environment's own code may raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise InputError(f"--env {env_id} cannot be made: {reason}") from error
     if env.spec is not None and env.spec.id != env_id.split(":")[-1]:
-        raise InputError(
-            f"--env {env_id} names no version: the newest is {env.spec.id}; give the full id"
-        )
+        full = f"{env_id}-v4" if re.fullmatch(MUJOCO, env_id) else env.spec.id
+        raise InputError(f"--env {env_id} names no version; give the full id, such as {full}")
+    return env
+
+
+def with_time_limit(env: gym.Env) -> gym.Env:
+    """The environment, its episodes cut at 100,000 steps where it has no limit of its own."""
+    if env.spec is not None and env.spec.max_episode_steps is None:
+        return gym.wrappers.TimeLimit(env, EPISODE_STEPS)
     return env
 
 

@@ -1,5 +1,6 @@
 """What the user did wrong, and how a script says so."""
 
+import re
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -15,7 +16,12 @@ def run(main: Callable[[], None]) -> NoReturn:
         main()
     except InputError as error:
         sys.exit(f"error: {error}")
+    except (MemoryError, RuntimeError) as error:
+        # torch's message where an allocation fails, on the CPU and on CUDA
+        if not (isinstance(error, MemoryError) or re.search("alloc|out of memory", str(error))):
+            raise
+        sys.exit("error: out of memory: a smaller --batch_size, or fewer candidates, need less")
     except KeyboardInterrupt:
-        print("stopped: what was evaluated and saved so far is kept", file=sys.stderr)
+        print("stopped: what was saved so far is kept, the stage is not finished", file=sys.stderr)
         sys.exit(130)
     sys.exit(0)

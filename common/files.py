@@ -1,5 +1,6 @@
 """Where things lie, how they are named, and how they are written: whole or not at all."""
 
+import glob
 import json
 import os
 import re
@@ -42,9 +43,11 @@ def replacing(*paths: str | Path) -> Iterator[list[Path]]:
             temporary.replace(target)
     except OSError as error:
         reason = error.strerror or f"{error} (is the disk full?)"
+        # They are written in order: the last that is there is the one it happened to.
+        begun = [i for i, temporary in enumerate(temporaries) if os.path.lexists(temporary)]
         raise InputError(
-            f"cannot write {targets[0]}: {reason}; "
-            "free some space or choose another folder with --output_dir"
+            f"cannot write {targets[max(begun, default=0)]}: {reason}; free some space or choose "
+            "another folder"
         ) from error
     finally:
         for temporary in temporaries:
@@ -65,17 +68,22 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 
 def read_array(path: str | Path) -> np.ndarray:
-    """Open one .npy file as a read-only memory map.
+    """Open one .npy file of numbers as a read-only memory map.
 
-    Raises: InputError where the file is missing, damaged or holds Python objects.
+    Raises: InputError where the file is missing, damaged or holds anything but numbers.
     """
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (OSError, ValueError, EOFError, SyntaxError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path} is damaged or no .npy array ({reason}); make it again") from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path} is an archive of arrays (.npz), not one array (.npy)")
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{path} holds {array.dtype}, not numbers")
+    return array
 
 
 def save_json(path: str | Path, content: dict[str, Any]) -> None:
@@ -86,7 +94,7 @@ def save_json(path: str | Path, content: dict[str, Any]) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a json file to exactly this name, in place."""
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -125,11 +133,19 @@ class Folders:
         """The prefix of a batch's files: `_state.npy` and so on are appended to it."""
         return self.root / "buffers" / self._name(buffer_name)
 
+    def batch_files(self, buffer_name: str) -> list[Path]:
+        """Every file there is of a batch, and of the results that describe it."""
+        prefix = self.buffer(buffer_name)
+        results = self.results(f"buffer_performance_{buffer_name}")
+        columns = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}_*.npy"))
+        others = [Path(f"{prefix}.json"), results, results.with_suffix(".json")]
+        return columns + [path for path in others if path.exists()]
+
 
 def refuse_existing(paths: list[Path], overwrite: bool) -> None:
     """Raises: InputError naming the first of `paths` that exists, unless `overwrite`."""
     for path in paths:
-        if path.exists() and not overwrite:
+        if (path.exists() or path.is_symlink()) and not overwrite:
             raise InputError(
                 f"{path} exists: --overwrite replaces it; another --seed, --buffer_name or "
                 "--output_dir keeps both"

@@ -1,7 +1,8 @@
 """What every agent is built from: layers, an optimisation step, the target update, saved state."""
 
 import io
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -140,16 +141,39 @@ def load_state(agent: Any, state: dict[str, Any]) -> None:
             ) from error
 
 
+def load_agent(agent: Any, path: str | Path) -> None:
+    """`load_state_dict` from a file. Raises: InputError naming it; the agent stays as it was."""
+    state = read_state(path, agent.device)
+    try:
+        agent.load_state_dict(state)
+    except InputError as error:
+        raise InputError(f"{path}: {error}; train it again or name another") from error
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    """All tensors in nested dicts and lists."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, dict | list | tuple):
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from _tensors(part)
+
+
 def save_state(path: str | Path, state: dict[str, Any]) -> None:
     """Write an agent's state as one file, whole or not at all.
 
     Raises: InputError where it cannot be written.
     """
-    # Through memory, so that a full disk is an OSError here and not a crash inside torch's writer.
+    with replacing(path) as [temporary]:
+        write_state(temporary, state)
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """torch.save to this name, in place. Raises: OSError where it cannot be written."""
+    # Through memory: on a full disk torch's own writer ends in a RuntimeError.
     content = io.BytesIO()
     torch.save(state, content)
-    with replacing(path) as [temporary]:
-        temporary.write_bytes(content.getbuffer())
+    path.write_bytes(content.getbuffer())
 
 
 def read_state(path: str | Path, device: torch.device | str) -> dict[str, Any]:
@@ -158,11 +182,17 @@ def read_state(path: str | Path, device: torch.device | str) -> dict[str, Any]:
     Raises: InputError where the file is missing or damaged.
     """
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on a foreign file; the error below says it
+            state = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except Exception as error:  # torch raises nearly anything on a damaged file
-        raise InputError(f"{path} is damaged or no saved agent ({type(error).__name__})") from error
-    if not isinstance(state, dict):
-        raise InputError(f"{path} holds no saved agent but a {type(state).__name__}")
+        raise InputError(
+            f"{path} is damaged or no saved agent ({type(error).__name__}); train it again"
+        ) from error
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise InputError(f"{path} holds no saved agent; train it again")
+    if not all(torch.isfinite(tensor).all() for tensor in _tensors(state)):
+        raise InputError(f"{path} holds NaN or infinity: its training diverged; train it again")
     return state

@@ -3,7 +3,6 @@
 import argparse
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -20,11 +19,8 @@ def learn(
     args: argparse.Namespace,
     evaluate: Callable[[], list[float]],
     recorder: Recorder,
-    model: Path,
 ) -> None:
     """`max_timesteps` gradient steps, an evaluation after each `eval_freq` and after the last.
-
-    The agent is saved as `model` at each evaluation.
 
     Raises: InputError where a loss is no longer finite, naming it and the iteration.
     """
@@ -41,8 +37,7 @@ def learn(
                     totals[name] = totals.get(name, 0.0) + value * chunk / block
                 progress.update(chunk)
             done += block
-            recorder.add(done, evaluate(), totals)
-            agent.save(model)
+            recorder.add(done, evaluate(), totals, agent)
 
 
 def require_finite(figures: dict[str, float], step: int) -> None:
@@ -50,6 +45,6 @@ def require_finite(figures: dict[str, float], step: int) -> None:
     for name, value in figures.items():
         if not math.isfinite(value):
             raise InputError(
-                f"{name} became {value} by step {step:,}: training diverged. The evaluations so "
-                "far are kept; look at the batch's rewards and the learning rate"
+                f"{name} became {value} by step {step:,}: training diverged; look at the rewards "
+                "and the hyper-parameters"
             )

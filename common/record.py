@@ -2,6 +2,7 @@
 
 import argparse
 import platform
+import shutil
 import subprocess
 import time
 from importlib.metadata import version
@@ -12,13 +13,14 @@ import numpy as np
 from tqdm import tqdm
 
 from common.errors import InputError
-from common.files import ROOT, read_json, save_array, save_json
+from common.files import ROOT, file_part, read_json, replacing, write_array, write_json
+from common.networks import write_state
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
-    """What made a file: all arguments, package versions, the code's commit, device and threads."""
+    """What made a file: the arguments, package versions and the code's commit."""
     arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
     del arguments["output_dir"]  # where a run lies does not change what it is
     return {
@@ -36,7 +38,7 @@ def batch_record(
     return provenance(args) | {
         "env": args.env,
         "seed": args.seed,
-        "policy": f"behavioral_{args.env}_{args.seed}",
+        "policy": f"behavioral_{file_part(args.env)}_{args.seed}",
         "stage": stage,
         "transitions": transitions,
         "in_order": True,
@@ -67,13 +69,14 @@ def _commit() -> str | None:
 class Recorder:
     """The evaluations of one run, written to `path` (.npy and .json) each time one is added.
 
-    The .npy holds the mean undiscounted return of each evaluation, (evaluations,) float64.
+    The .npy holds the mean undiscounted return of each evaluation, (evaluations,) float64. The
+    agent evaluated last is saved as `model` with them, so that the three are always of one run.
     """
 
     def __init__(
-        self, path: Path, args: argparse.Namespace, x_label: str, tensorboard: bool
+        self, path: Path, args: argparse.Namespace, x_label: str, model: Path | None = None
     ) -> None:
-        self.path = path
+        self.path, self.model = path, model
         self.record: dict[str, Any] = provenance(args) | {
             "finished": False,
             "seconds": 0.0,
@@ -84,17 +87,22 @@ class Recorder:
         }
         self._start = time.monotonic()
         self._writer = None
-        if tensorboard:
+        if args.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(path.parent / "tensorboard" / path.stem))
+            folder = path.parent / "tensorboard" / path.stem
+            # tensorboard would draw the events of a run that is being replaced as part of this one.
+            shutil.rmtree(folder, ignore_errors=True)
+            self._writer = SummaryWriter(str(folder))
 
-    def add(self, x: int, returns: list[float], figures: dict[str, float]) -> None:
+    def add(
+        self, x: int, returns: list[float], figures: dict[str, float], agent: Any = None
+    ) -> None:
         """One evaluation after `x` steps: its episodes' returns, the mean losses since the last."""
         self.record["x"].append(x)
         self.record["returns"].append(returns)
         self.record["figures"].append(figures)
-        self._save()
+        self._save(agent)
         mean = float(np.mean(returns))
         shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
         tqdm.write(
@@ -113,7 +121,14 @@ class Recorder:
             self._writer.close()
         print(f"saved {self.path}")
 
-    def _save(self) -> None:
+    def _save(self, agent: Any = None) -> None:
         self.record["seconds"] = round(time.monotonic() - self._start, 1)
-        save_array(self.path, np.array([np.mean(episodes) for episodes in self.record["returns"]]))
-        save_json(self.path.with_suffix(".json"), self.record)
+        means = np.array([np.mean(episodes) for episodes in self.record["returns"]])
+        paths = [self.path, self.path.with_suffix(".json")]
+        if self.model and agent:
+            paths.append(self.model)
+        with replacing(*paths) as [array, record, *model]:
+            write_array(array, means)
+            write_json(record, self.record)
+            for path in model:
+                write_state(path, agent.state_dict())

@@ -33,6 +33,9 @@ def read_columns(prefix: str | Path, widths: dict[str, int]) -> dict[str, np.nda
     length, or holds no numbers.
     """
     paths = {name: column_path(prefix, name) for name in widths}
+    for path in paths.values():
+        if not path.exists():
+            raise InputError(f"{path} does not exist: the batch lacks a column; make it again")
     arrays = {name: read_array(path) for name, path in paths.items()}
     for name, array in arrays.items():
         arrays[name] = array = array.reshape(-1, 1) if array.ndim == 1 else array
@@ -41,8 +44,6 @@ def read_columns(prefix: str | Path, widths: dict[str, int]) -> dict[str, np.nda
                 f"{paths[name]} has shape {array.shape}, this environment needs "
                 f"(N, {widths[name]}): was it made for another environment?"
             )
-        if array.dtype.kind not in "biuf":
-            raise InputError(f"{paths[name]} holds {array.dtype}, not numbers")
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1:
         described = ", ".join(f"{name} {length}" for name, length in lengths.items())

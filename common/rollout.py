@@ -3,14 +3,17 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from common.errors import InputError
+
 MakeEnv = Callable[[], gym.Env]
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Step(NamedTuple):
@@ -49,22 +52,46 @@ def interact(
     successor, also where a time limit cut the episode.
     """
     state, _ = env.reset(seed=seed)
+    observed(env, state)
     begin_episode()
     episode_return = 0.0
     for timestep in range(timesteps):
         action = act(state, timestep)
-        next_state, reward, terminated, truncated, _ = env.step(action)
+        next_state, given, terminated, truncated, _ = env.step(action)
+        reward = observed(env, next_state, given)
         ended = terminated or truncated
-        episode_return += float(reward)
+        episode_return += reward
         finished = episode_return if ended else None
-        yield Step(
-            timestep, state, action, next_state, float(reward), terminated, truncated, finished
-        )
+        yield Step(timestep, state, action, next_state, reward, terminated, truncated, finished)
         state = next_state
         if ended:
             state, _ = env.reset()
+            observed(env, state)
             begin_episode()
             episode_return = 0.0
+
+
+def observed(env: gym.Env, state: np.ndarray, reward: SupportsFloat = 0.0) -> float:
+    """The reward as a number; both as float32 hold them.
+
+    Raises: InputError where the environment gives NaN, infinity, or states of another shape than
+    it declares.
+    """
+    name = env.spec.id if env.spec else "the environment"
+    if np.shape(state) != env.observation_space.shape:
+        raise InputError(
+            f"{name} declares states of shape {env.observation_space.shape} and gave one of shape "
+            f"{np.shape(state)}: mend the environment"
+        )
+    try:
+        number = float(reward)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not abs(number) <= FLOAT32_MAX:
+        raise InputError(f"{name} gave the reward {reward}: mend the environment")
+    if np.asarray(state).dtype.kind == "f" and not (np.abs(state) <= FLOAT32_MAX).all():
+        raise InputError(f"{name} gave the state {state}: mend the environment, or its actions")
+    return number
 
 
 def collect(
@@ -115,6 +142,8 @@ def evaluate(
     Episode i starts from seed `seed + 100 + i`, the same starts at every call. `select_action` is
     called once a step with the states (B, …) of the B episodes still running. Training's random
     generators are as before afterwards.
+
+    Raises: InputError as `observed` does.
     """
     # Not gymnasium's SyncVectorEnv: that one restarts finished episodes and plays on, which here
     # would cost candidate actions and simulator steps that count for nothing.
@@ -128,7 +157,7 @@ def evaluate(
             still = []
             for i, action in zip(running, actions, strict=True):
                 states[i], reward, terminated, truncated, _ = envs[i].step(action)
-                returns[i] += float(reward)
+                returns[i] += observed(envs[i], states[i], reward)
                 if not (terminated or truncated):
                     still.append(i)
             running = still

@@ -22,11 +22,11 @@ from utils import (
     Figures,
     ReplayBuffer,
     adam,
+    load_agent,
     load_state,
     mean_figures,
     minimize,
     mlp,
-    read_state,
     save_state,
     soft_update,
     state_of,
@@ -145,4 +145,4 @@ class DDPG:
 
     def load(self, path: str | Path) -> None:
         """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        self.load_state_dict(read_state(path, self.device))
+        load_agent(self, path)

@@ -14,7 +14,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from tqdm import tqdm
 
 from BCQ import BCQ
 from common import cli, rollout
@@ -22,13 +21,15 @@ from common.cli import require_made, show_settings
 from common.environments import announce_current_id
 from common.errors import InputError, run
 from common.files import Folders, refuse_existing
-from common.offline import learn, require_finite
+from common.offline import learn
+from common.online import learn_online
 from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
 from DDPG import DDPG
-from utils import Mean, ReplayBuffer, dimensions, make_env
+from utils import ReplayBuffer, dimensions, make_env
 
 ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG}
+BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
     "env": "Hopper-v4",
@@ -114,9 +115,9 @@ class NoisyPolicy:
         return (action + noise).clip(-self.max_action, self.max_action).astype(np.float32)
 
 
-def make_agent(algorithm: str, args: argparse.Namespace, env: gym.Env) -> Any:
-    """The named agent, sized for the environment, with the flags that are its hyper-parameters."""
-    kind = ALGORITHMS[algorithm]
+def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
+    """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
+    kind = ALGORITHMS[args.algorithm]
     return kind(*dimensions(env), **cli.hyper_parameters(kind, args))
 
 
@@ -131,38 +132,23 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 1: DDPG online, one update a step from `start_timesteps` on; saves the policy."""
     results, model = folders.results("behavioral"), folders.model("behavioral")
     prefix = folders.buffer(args.buffer_name)
-    batch = [column_path(prefix, "state")] if args.save_buffer else []
-    refuse_existing([results, results.with_suffix(".json"), model, *batch], args.overwrite)
+    stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
+    refuse_existing([results, results.with_suffix(".json"), model, *stale], args.overwrite)
 
     env = make_env(args.env)
-    agent = make_agent("DDPG", args, env)
+    agent = make_agent(args, env)
     # Every transition is kept, so that with --save_buffer the batch is the paper's final buffer.
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
     evaluate = evaluator(agent, args)
     title = "Stage 1: train the behavioural policy"
     show_settings(title, DDPG, args, "start_timesteps", "gaussian_std", "batch_size")
-    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+    recorder = Recorder(results, args, "timesteps", model)
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
         return noisy(state, uniform=timestep < args.start_timesteps)
 
-    figures = Mean()
-    returns: list[float] = []
-    steps = rollout.interact(env, act, args.max_timesteps, args.seed)
-    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
-        replay_buffer.add(*step.transition)
-        returns += step.finished_returns
-        if step.timestep >= args.start_timesteps:
-            figures.add(agent.update(replay_buffer.sample(args.batch_size)))
-        done = step.timestep + 1
-        if done % args.eval_freq == 0 or done == args.max_timesteps:
-            means = figures.take()
-            require_finite(means, done)
-            recorder.add(done, evaluate(), means)
-            agent.save(model)
-    if args.save_buffer:
-        replay_buffer.save(prefix, batch_record(args, returns, replay_buffer.size))
+    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, prefix)
     recorder.finish()
 
 
@@ -170,20 +156,18 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     results = folders.results(f"buffer_performance_{args.buffer_name}")
-    refuse_existing(
-        [column_path(prefix, "state"), results, results.with_suffix(".json")], args.overwrite
-    )
+    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     env = make_env(args.env)
     model = folders.model("behavioral")
     require_made(model, "behavioural policy", args, "--train_behavioral")
 
-    agent = make_agent("DDPG", args, env)
+    agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
     title = "Stage 2: generate a batch"
     show_settings(title, DDPG, args, "buffer_name", "gaussian_std", "rand_action_p")
-    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+    recorder = Recorder(results, args, "timesteps")
 
     def act(state: np.ndarray, _timestep: int) -> np.ndarray:
         return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
@@ -203,12 +187,12 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     env = make_env(args.env)
     replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
 
-    agent = make_agent(args.algorithm, args, env)
+    agent = make_agent(args, env)
     kind = ALGORITHMS[args.algorithm]
     show_settings("Stage 3: learn offline", kind, args, "buffer_name", "batch_size")
-    recorder = Recorder(results, args, "iterations", args.tensorboard)
+    recorder = Recorder(results, args, "iterations", model)
     evaluate = evaluator(agent, args)
-    learn(agent, replay_buffer, args, evaluate, recorder, model)
+    learn(agent, replay_buffer, args, evaluate, recorder)
     recorder.finish()
 
 
@@ -237,6 +221,8 @@ def main() -> None:
     args.env = announce_current_id(args.env)
     rollout.seed_generators(args.seed)
     folders = Folders(args.output_dir, args.env, args.seed)
+    if args.train_behavioral or args.generate_buffer:
+        args.algorithm = BEHAVIOURAL
     if args.train_behavioral:
         train_behavioral(args, folders)
     elif args.generate_buffer:

@@ -10,17 +10,17 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from common.environments import make
+from common.environments import make, with_time_limit
 from common.errors import InputError
 from common.networks import (
     Figures,
     Mean,
     adam,
+    load_agent,
     load_state,
     mean_figures,
     minimize,
     mlp,
-    read_state,
     save_state,
     soft_update,
     state_of,
@@ -34,12 +34,12 @@ __all__ = [
     "ReplayBuffer",
     "adam",
     "dimensions",
+    "load_agent",
     "load_state",
     "make_env",
     "mean_figures",
     "minimize",
     "mlp",
-    "read_state",
     "save_state",
     "soft_update",
     "state_of",
@@ -63,7 +63,9 @@ def make_env(env_id: str) -> gym.Env:
             f"--env {env_id} has actions {actions}; this folder needs a bounded vector (Box), as "
             "in Hopper-v4 or Pendulum-v1"
         )
-    if not (isinstance(states, spaces.Box) and len(states.shape) == 1):
+    if np.any(actions.low >= actions.high):
+        raise InputError(f"--env {env_id} has actions {actions}: a dimension leaves no choice")
+    if not (isinstance(states, spaces.Box) and len(states.shape) == 1 and states.shape[0]):
         raise InputError(
             f"--env {env_id} has states {states}; this folder needs a vector (Box), as in "
             "Hopper-v4 or Pendulum-v1"
@@ -74,7 +76,7 @@ def make_env(env_id: str) -> gym.Env:
             env, lambda a: a.clip(actions.low, actions.high), actions
         )
         env = gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
-    return env
+    return with_time_limit(env)
 
 
 def dimensions(env: gym.Env) -> tuple[int, int, float]:

@@ -17,12 +17,12 @@ from utils import (
     Batch,
     Buffer,
     Figures,
-    adam,
+    FusedAdam,
     features,
     head,
+    load_agent,
     load_state,
     mean_figures,
-    read_state,
     save_state,
     state_of,
 )
@@ -55,7 +55,7 @@ class BC:
         adam_eps: float = 1.5e-4,
     ) -> None:
         self.network = Network(state_shape, num_actions).to(device)
-        self.optimizer = adam(self.network, lr, eps=adam_eps)
+        self.optimizer = FusedAdam(self.network, lr, eps=adam_eps)
         self.state_shape, self.device = tuple(state_shape), torch.device(device)
 
     @torch.no_grad()
@@ -73,9 +73,7 @@ class BC:
     def update(self, batch: Batch) -> Figures:
         """One gradient step on the given batch; the loss, as a tensor."""
         loss = self.imitation_loss(self.network(batch.state), batch.action)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        self.optimizer.minimize(loss)
         return {"imitation_loss": loss.detach()}
 
     def train(
@@ -100,4 +98,4 @@ class BC:
 
     def load(self, path: str | Path) -> None:
         """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        self.load_state_dict(read_state(path, self.device))
+        load_agent(self, path)

@@ -23,13 +23,13 @@ from utils import (
     Batch,
     Buffer,
     Figures,
-    adam,
+    FusedAdam,
     as_input,
     features,
     head,
+    load_agent,
     load_state,
     mean_figures,
-    read_state,
     save_state,
     soft_update,
     state_of,
@@ -83,7 +83,7 @@ class BCQ:
             raise ValueError(f"threshold must lie in [0, 1], got {threshold}")
         self.network = Network(state_shape, num_actions).to(device)
         self.target_network = deepcopy(self.network).requires_grad_(False)
-        self.optimizer = adam(self.network, lr, eps=adam_eps)
+        self.optimizer = FusedAdam(self.network, lr, eps=adam_eps)
         self.updates = 0
 
         self.state_shape, self.device = tuple(state_shape), torch.device(device)
@@ -133,9 +133,7 @@ class BCQ:
         q, logits = self.network(state)
         value_loss = self.value_loss(q, action, target)
         imitation_loss = self.imitation_loss(logits, action)
-        self.optimizer.zero_grad()
-        (value_loss + imitation_loss).backward()
-        self.optimizer.step()
+        self.optimizer.minimize(value_loss + imitation_loss)
 
         self.updates += 1
         if self.updates % self.target_update_freq == 0:
@@ -169,4 +167,4 @@ class BCQ:
 
     def load(self, path: str | Path) -> None:
         """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        self.load_state_dict(read_state(path, self.device))
+        load_agent(self, path)

@@ -21,12 +21,12 @@ from utils import (
     Batch,
     Buffer,
     Figures,
-    adam,
+    FusedAdam,
     features,
     head,
+    load_agent,
     load_state,
     mean_figures,
-    read_state,
     save_state,
     soft_update,
     state_of,
@@ -66,7 +66,7 @@ class DQN:
     ) -> None:
         self.network = Network(state_shape, num_actions).to(device)
         self.target_network = deepcopy(self.network).requires_grad_(False)
-        self.optimizer = adam(self.network, lr, eps=adam_eps)
+        self.optimizer = FusedAdam(self.network, lr, eps=adam_eps)
         self.updates = 0
 
         self.state_shape, self.device = tuple(state_shape), torch.device(device)
@@ -97,9 +97,7 @@ class DQN:
         target = self.target_value(next_state, reward, not_done)
         q = self.network(state)
         value_loss = self.value_loss(q, action, target)
-        self.optimizer.zero_grad()
-        value_loss.backward()
-        self.optimizer.step()
+        self.optimizer.minimize(value_loss)
 
         self.updates += 1
         if self.updates % self.target_update_freq == 0:
@@ -129,4 +127,4 @@ class DQN:
 
     def load(self, path: str | Path) -> None:
         """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        self.load_state_dict(read_state(path, self.device))
+        load_agent(self, path)

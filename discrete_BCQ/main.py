@@ -16,7 +16,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from tqdm import tqdm
 
 from BC import BC
 from BCQ import BCQ
@@ -25,11 +24,12 @@ from common.cli import require_made, show_settings
 from common.environments import announce_current_id
 from common.errors import InputError, run
 from common.files import Folders, refuse_existing
-from common.offline import learn, require_finite
+from common.offline import learn
+from common.online import learn_online
 from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
 from DQN import DQN
-from utils import Buffer, Mean, dimensions, is_atari, make_buffer, make_env
+from utils import Buffer, dimensions, is_atari, make_buffer, make_env
 
 ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DQN": DQN, "BC": BC}
 # What the paper sets for Atari, and the released code for all else. `tau` is the rate at which the
@@ -64,6 +64,7 @@ VECTOR: dict[str, Any] = {
 }
 LOW_NOISE_EPS = 0.001  # ε of the low-noise episodes of a batch
 ONLINE_BUFFER_SIZE = int(1e6)
+BEHAVIOURAL = "DQN"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
     "env": "PongNoFrameskip-v0",
@@ -156,9 +157,9 @@ def epsilon(updates: int, args: argparse.Namespace) -> float:
     return args.initial_eps + progress * (args.end_eps - args.initial_eps)
 
 
-def make_agent(algorithm: str, args: argparse.Namespace, env: gym.Env) -> Any:
-    """The named agent, sized for the environment, with the flags that are its hyper-parameters."""
-    kind = ALGORITHMS[algorithm]
+def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
+    """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
+    kind = ALGORITHMS[args.algorithm]
     return kind(*dimensions(env), **cli.hyper_parameters(kind, args))
 
 
@@ -180,12 +181,12 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 1: DQN online, one update every `train_freq` steps; saves the policy."""
     results, model = folders.results("behavioral"), folders.model("behavioral")
     prefix = folders.buffer(args.buffer_name)
-    batch = [column_path(prefix, "action")] if args.save_buffer else []
-    refuse_existing([results, results.with_suffix(".json"), model, *batch], args.overwrite)
+    stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
+    refuse_existing([results, results.with_suffix(".json"), model, *stale], args.overwrite)
 
     env = make_env(args.env)
     resolve_by_kind(args, env)
-    agent = make_agent("DQN", args, env)
+    agent = make_agent(args, env)
     args.buffer_size = args.buffer_size or ONLINE_BUFFER_SIZE
     kept = min(args.buffer_size, args.max_timesteps)
     replay_buffer = make_buffer(env, args.device, kept)
@@ -194,28 +195,13 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     schedule = ["start_timesteps", "initial_eps", "end_eps", "eps_decay_period", "train_freq"]
     title = "Stage 1: train the behavioural policy"
     show_settings(title, DQN, args, "eval_eps", *schedule, "buffer_size", "batch_size")
-    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+    recorder = Recorder(results, args, "timesteps", model)
 
     def act(state: np.ndarray, timestep: int) -> int:
         uniform = timestep < args.start_timesteps
         return noisy(state, 1.0 if uniform else epsilon(agent.updates, args))
 
-    figures = Mean()
-    returns: list[float] = []
-    steps = rollout.interact(env, act, args.max_timesteps, args.seed)
-    for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
-        replay_buffer.add(*step.transition)
-        returns += step.finished_returns
-        done = step.timestep + 1
-        if step.timestep >= args.start_timesteps and done % args.train_freq == 0:
-            figures.add(agent.update(replay_buffer.sample(args.batch_size)))
-        if done % args.eval_freq == 0 or done == args.max_timesteps:
-            means = figures.take()
-            require_finite(means, done)
-            recorder.add(done, evaluate(), means)
-            agent.save(model)
-    if args.save_buffer:
-        replay_buffer.save(prefix, batch_record(args, returns, replay_buffer.size))
+    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, prefix, args.train_freq)
     recorder.finish()
 
 
@@ -223,21 +209,19 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     results = folders.results(f"buffer_performance_{args.buffer_name}")
-    refuse_existing(
-        [column_path(prefix, "action"), results, results.with_suffix(".json")], args.overwrite
-    )
+    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     env = make_env(args.env)
     resolve_by_kind(args, env)
     model = folders.model("behavioral")
     require_made(model, "behavioural policy", args, "--train_behavioral")
 
-    agent = make_agent("DQN", args, env)
+    agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
     title = "Stage 2: generate a batch"
     show_settings(title, DQN, args, "eval_eps", "buffer_name", "low_noise_p", "rand_action_p")
-    recorder = Recorder(results, args, "timesteps", args.tensorboard)
+    recorder = Recorder(results, args, "timesteps")
     eps = args.rand_action_p
 
     def begin_episode() -> None:
@@ -264,12 +248,12 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     resolve_by_kind(args, env)
     replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
 
-    agent = make_agent(args.algorithm, args, env)
+    agent = make_agent(args, env)
     kind, shown = ALGORITHMS[args.algorithm], ["buffer_name", "buffer_size", "batch_size"]
     show_settings("Stage 3: learn offline", kind, args, "eval_eps", *shown)
-    recorder = Recorder(results, args, "iterations", args.tensorboard)
+    recorder = Recorder(results, args, "iterations", model)
     evaluate = evaluator(agent, args, env)
-    learn(agent, replay_buffer, args, evaluate, recorder, model)
+    learn(agent, replay_buffer, args, evaluate, recorder)
     recorder.finish()
 
 
@@ -300,6 +284,8 @@ def main() -> None:
     args.env = announce_current_id(args.env)
     rollout.seed_generators(args.seed)
     folders = Folders(args.output_dir, args.env, args.seed)
+    if args.train_behavioral or args.generate_buffer:
+        args.algorithm = BEHAVIOURAL
     if args.train_behavioral:
         train_behavioral(args, folders)
     elif args.generate_buffer:

@@ -673,7 +673,7 @@ def test_save_buffer_does_not_write_over_a_batch(folder: Path) -> None:
     for path in [*(folder / "models").iterdir(), *(folder / "results").iterdir()]:
         path.unlink()
     before = snapshot(folder)
-    refused(folder, toy(folder, "train", "--save_buffer"), "_state.npy exists", "--overwrite")
+    refused(folder, toy(folder, "train", "--save_buffer"), "_action.npy exists", "--overwrite")
     assert snapshot(folder) == before
 
 
