@@ -67,6 +67,7 @@ bench: $(VENV)/.installed .venv-d3rlpy/.installed
 	$(BIN)/python benchmarks/continuous_speed.py --d3rlpy-python .venv-d3rlpy/bin/python
 
 figures: $(VENV)/.installed
+	$(BIN)/python plot.py results/reference/*_Imitation_Pendulum-v1_0.npy --output results/reference/quickstart.png
 	$(BIN)/python plot.py results/reference/*_Hopper-v4_*.npy --output results/reference/hopper.png
 	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
 

@@ -1,0 +1,289 @@
+"""Faults that a hostile user found, each tested as a kind: nothing mixed, lost or half-said."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from conftest import Outcome, largest_file, load_variant
+from gymnasium import spaces
+from test_cli import done, folder, made, model, record, refused, toy  # noqa: F401
+from toy_envs import Reach
+
+import plot
+from common import cli
+from common.environments import EPISODE_STEPS, make, with_time_limit
+from common.errors import InputError, run
+from common.files import read_array, save_json
+from common.networks import read_state, save_state
+from common.rollout import evaluate, interact
+
+
+class Faulty(Reach):
+    """As Reach, and from the fourth step on it gives what `fault` says."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self.taken = 0
+        return super().reset(**options)
+
+    def step(self, action: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        state: Any
+        reward: Any
+        state, reward, _, _, info = super().step(action)
+        self.taken += 1
+        if self.taken > 3:
+            state, reward = {
+                "nan reward": (state, float("nan")),
+                "no reward": (state, None),
+                "wide reward": (state, 1e300),
+                "infinite state": (state * np.inf, reward),
+                "wide state": (state.astype(np.float64) + 1e300, reward),
+                "other shape": (np.zeros(3, np.float32), reward),
+            }[self.fault]
+        return state, reward, False, self.taken == 10, info
+
+
+FAULTS = ["nan reward", "no reward", "wide reward", "infinite state", "wide state", "other shape"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_no_agent_can_learn_from_is_refused_where_the_environment_gives_it(fault: str) -> None:
+    def still(states: np.ndarray) -> np.ndarray:
+        return np.zeros((*states.shape[:-1], 2), np.float32)
+
+    with np.errstate(invalid="ignore"):
+        with pytest.raises(InputError, match="mend the environment"):
+            list(interact(Faulty(fault), lambda state, _: still(state), 8, seed=0))
+        with pytest.raises(InputError, match="mend the environment"):
+            evaluate(still, lambda: Faulty(fault), 2, seed=0)
+
+
+def test_a_record_is_json_without_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        save_json(tmp_path / "record.json", {"mean_return": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_that_lacks_a_file_is_still_guarded(folder: Path) -> None:  # noqa: F811
+    for name in ["state", "action", "reward"]:
+        (folder / "buffers" / f"Robust_ToyReach-v0_0_{name}.npy").unlink()
+        refused(folder, toy(folder, "generate"), "exists", "--overwrite")
+    refused(folder, toy(folder, "train", "--save_buffer", "--seed", "0"), "exists", "--overwrite")
+
+
+def test_where_the_model_cannot_be_written_the_former_run_stays_whole(folder: Path) -> None:  # noqa: F811
+    done(toy(folder, "learn", "--algorithm", "DDPG"))
+    paths = [
+        folder / "results" / "DDPG_Robust_ToyReach-v0_0.npy",
+        folder / "results" / "DDPG_Robust_ToyReach-v0_0.json",
+        folder / "models" / "DDPG_Robust_ToyReach-v0_0.pt",
+    ]
+    before = [path.read_bytes() for path in paths]
+    with largest_file(100_000):
+        outcome = toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
+    refused(folder, outcome, "cannot write", "DDPG_Robust_ToyReach-v0_0.pt:")
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_the_final_buffer_is_saved_also_where_stage_1_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = load_variant("continuous_BCQ").main
+    replay_buffer, add = main.ReplayBuffer, main.ReplayBuffer.add
+
+    def add_37(self: Any, *transition: Any) -> None:
+        if self.size == 37:
+            raise KeyboardInterrupt
+        add(self, *transition)
+
+    monkeypatch.setattr(replay_buffer, "add", add_37)
+    outcome = toy(tmp_path, "train", "--save_buffer")
+    assert outcome.status == 130 and outcome.err.startswith("stopped: ")
+    assert len(np.load(tmp_path / "buffers" / "Robust_ToyReach-v0_0_state.npy")) == 37
+    assert record(tmp_path / "buffers" / "Robust_ToyReach-v0_0.json")["transitions"] == 37
+
+
+def test_records_of_stages_1_and_2_name_the_algorithm_that_ran(made: Path) -> None:  # noqa: F811
+    for name in ["behavioral", "buffer_performance_Robust"]:
+        path = made / "results" / f"{name}_ToyReach-v0_0.json"
+        assert record(path)["arguments"]["algorithm"] == "DDPG"
+
+
+def test_tensorboard_holds_the_events_of_one_run(folder: Path) -> None:  # noqa: F811
+    for _ in range(2):
+        done(toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--tensorboard"))
+    events = list((folder / "results" / "tensorboard").rglob("events*"))
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({1: torch.zeros(1)}, "holds no saved agent"),
+        ([torch.zeros(1)], "holds no saved agent"),
+        ({"actor": {"weight": torch.tensor([1.0, float("nan")])}}, "NaN or infinity"),
+        ({"actor_optimizer": {"state": [torch.tensor(float("inf"))]}}, "NaN or infinity"),
+    ],
+)
+def test_a_file_that_holds_no_usable_agent_is_refused(
+    tmp_path: Path, content: Any, reason: str
+) -> None:
+    save_state(tmp_path / "agent.pt", content)
+    with pytest.raises(InputError, match=rf"agent\.pt .*{reason}"):
+        read_state(tmp_path / "agent.pt", "cpu")
+
+
+def test_a_refused_model_is_named_with_what_to_do(folder: Path) -> None:  # noqa: F811
+    done(toy(folder, "learn"))
+    own = folder / "models" / "behavioral_ToyReach-v0_0.pt"
+    own.write_bytes((folder / "models" / "BCQ_Robust_ToyReach-v0_0.pt").read_bytes())
+    outcome = toy(folder, "generate", "--overwrite")
+    refused(folder, outcome, str(own), "another algorithm than DDPG", "train it again")
+
+
+@pytest.mark.parametrize(
+    "array", [np.array(["text"]), np.array([1j]), np.array([object()], dtype=object)]
+)
+def test_an_array_of_anything_but_numbers_is_refused(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(InputError, match=r"a\.npy (holds|is damaged)"):
+        read_array(tmp_path / "a.npy")
+
+
+def test_an_archive_under_the_name_of_an_array_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", state=np.zeros(3))
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(InputError, match=r"a\.npy is an archive"):
+        read_array(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory"),
+    ],
+)
+def test_no_memory_is_one_line(
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit, match=message):
+        run(main)
+    assert capsys.readouterr().out == ""
+
+
+def test_any_other_error_of_the_program_keeps_its_traceback() -> None:
+    def main() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(main)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--threads", "100000"], ["--threads 100000"]),
+        (["--device", "meta"], ["--device meta", "--device cpu"]),
+        (["--device", "no-such"], ["--device no-such"]),
+        (["--env", ":X"], ["--env :X cannot be made"]),
+        (["--env", "a:b:c"], ["--env a:b:c cannot be made"]),
+        (["--env", "Hopper"], ["names no version", "Hopper-v4"]),
+        (["--env", "ALE/Pong-v5"], ["discrete_BCQ/main.py"]),
+    ],
+)
+def test_what_this_machine_or_folder_cannot_run_is_refused_in_one_line(
+    tmp_path: Path, flags: list[str], words: list[str]
+) -> None:
+    refused(tmp_path, toy(tmp_path, "train", *flags), *words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "x" * 101, "a/b", "..", ".hidden"])
+def test_a_name_that_makes_no_file_name_is_refused(tmp_path: Path, text: str) -> None:
+    outcome = toy(tmp_path, "learn", "--buffer_name", text)
+    assert outcome.status == 2 and "--buffer_name" in outcome.err
+
+
+def test_an_empty_folder_name_is_refused(tmp_path: Path) -> None:
+    outcome = toy(tmp_path, "learn", "--output_dir", "")
+    assert outcome.status == 2 and "empty" in outcome.err
+
+
+def test_the_command_that_an_error_names_can_be_pasted(tmp_path: Path) -> None:
+    args = load_variant("continuous_BCQ").main.parse_args(["--output_dir", str(tmp_path / "a b")])
+    assert f"'{tmp_path}/a b'" in cli.command(args, "--train_behavioral")
+
+
+class NoChoice(Reach):
+    """One of the two action dimensions has no width."""
+
+    action_space = spaces.Box(np.array([-1, 2], np.float32), np.array([1, 2], np.float32))
+
+
+class Blind(Reach):
+    """A state without numbers."""
+
+    observation_space = spaces.Box(-1, 1, (0,), np.float32)
+
+
+@pytest.mark.parametrize("kind", [NoChoice, Blind])
+def test_an_environment_without_choice_or_sight_is_refused(
+    kind: type[gym.Env], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    utils = load_variant("continuous_BCQ").utils
+    monkeypatch.setattr(utils, "make", lambda _: kind())
+    with pytest.raises(InputError, match="--env Toy-v0 has"):
+        utils.make_env("Toy-v0")
+
+
+def test_an_environment_without_a_limit_gets_one_and_others_keep_theirs() -> None:
+    gym.register("NoLimit-v0", "toy_envs:Reach")
+    limited = with_time_limit(make("NoLimit-v0"))
+    assert isinstance(limited, gym.wrappers.TimeLimit)
+    assert limited._max_episode_steps == EPISODE_STEPS
+    pendulum = make("Pendulum-v1")
+    assert with_time_limit(pendulum) is pendulum
+
+
+def plotted(monkeypatch: pytest.MonkeyPatch, *words: Any) -> Outcome:
+    """plot.py on one evaluation, as typed."""
+    monkeypatch.setattr(sys, "argv", ["plot.py", *map(str, words)])
+    try:
+        plot.main()
+    except SystemExit as end:
+        return Outcome(int(end.code or 0), "", "")
+    return Outcome(0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("output", "stem"),
+    [("fig.v1", "fig.v1"), ("a.png", "a"), ("a.pdf", "a"), ("phi0.05", "phi0.05")],
+)
+def test_only_png_and_pdf_are_suffixes_of_a_figures_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, stem: str
+) -> None:
+    np.save(tmp_path / "r_0.npy", np.ones(3))
+    plotted(monkeypatch, tmp_path / "r_0.npy", "--output", tmp_path / output)
+    made_files = {path.name for path in tmp_path.iterdir()} - {"r_0.npy"}
+    assert made_files == {f"{stem}.png", f"{stem}.pdf"}
+
+
+@pytest.mark.parametrize(
+    "flags", [("--output", ""), ("--output", "."), ("--spread", "-1"), ("--spread", "nan")]
+)
+def test_a_figure_without_a_name_or_a_band_without_a_width_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, str]
+) -> None:
+    np.save(tmp_path / "r_0.npy", np.ones(3))
+    assert plotted(monkeypatch, tmp_path / "r_0.npy", *flags).status == 2
