@@ -8,12 +8,14 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from common.environments import announce_current_id
 from common.errors import InputError
-from common.files import ROOT
+from common.files import ROOT, Folders
+from common.rollout import seed_generators
 
 
 def count(text: str) -> int:
@@ -199,3 +201,30 @@ def show_settings(title: str, algorithm: type, args: argparse.Namespace, *more: 
     for key, value in settings.items():
         print(f"  {key:<18} {value}")
     sys.stdout.flush()
+
+
+class Stages(NamedTuple):
+    """A variant's three stages, each called with the arguments and the output folders."""
+
+    train_behavioral: Callable[[argparse.Namespace, Folders], None]
+    generate_buffer: Callable[[argparse.Namespace, Folders], None]
+    learn_offline: Callable[[argparse.Namespace, Folders], None]
+
+
+def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> None:
+    """Seed every generator and run the stage that the flags name.
+
+    `behavioural` is the algorithm of stages 1 and 2, whatever --algorithm says of stage 3.
+    """
+    resolve(args)
+    args.env = announce_current_id(args.env)
+    seed_generators(args.seed)
+    folders = Folders(args.output_dir, args.env, args.seed)
+    if args.train_behavioral or args.generate_buffer:
+        args.algorithm = behavioural
+    if args.train_behavioral:
+        stages.train_behavioral(args, folders)
+    elif args.generate_buffer:
+        stages.generate_buffer(args, folders)
+    else:
+        stages.learn_offline(args, folders)

@@ -18,7 +18,6 @@ import numpy as np
 from BCQ import BCQ
 from common import cli, rollout
 from common.cli import require_made, show_settings
-from common.environments import announce_current_id
 from common.errors import InputError, run
 from common.files import Folders, refuse_existing
 from common.offline import learn
@@ -216,19 +215,8 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
 
 def main() -> None:
     """Run the stage that the flags name."""
-    args = parse_args()
-    cli.resolve(args)
-    args.env = announce_current_id(args.env)
-    rollout.seed_generators(args.seed)
-    folders = Folders(args.output_dir, args.env, args.seed)
-    if args.train_behavioral or args.generate_buffer:
-        args.algorithm = BEHAVIOURAL
-    if args.train_behavioral:
-        train_behavioral(args, folders)
-    elif args.generate_buffer:
-        generate_buffer(args, folders)
-    else:
-        learn_offline(args, folders)
+    stages = cli.Stages(train_behavioral, generate_buffer, learn_offline)
+    cli.run_stage(parse_args(), BEHAVIOURAL, stages)
 
 
 if __name__ == "__main__":
