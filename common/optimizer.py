@@ -1,0 +1,63 @@
+"""Adam without the bookkeeping: as fast as its kernel on small networks too."""
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what an update frees for the next one, up to 60 MB.
+
+    glibc keeps twice the largest block that was freed so far, and gives the rest back to the system.
+    Taken anew at every update, the 13 MB of gradients of BCQ on Atari cost 4,500 page faults: 8 of
+    52 ms. Other C libraries are not moved by this.
+    """
+    torch.empty(30 * 2**18)  # 30 MB of float32, freed at once
+
+
+class FusedAdam(Adam):
+    """torch's fused Adam over one network, with a `minimize` in place of backward and step.
+
+    The kernel, the numbers and the saved state are those of `torch.optim.Adam(fused=True)`. What is
+    left out is what that class does around the kernel, and gathering gradients in `.grad`: together
+    more than a tenth of an update of two layers of 256.
+    """
+
+    def __init__(self, network: nn.Module, lr: float, eps: float = 1e-8) -> None:
+        super().__init__(network.parameters(), lr=lr, eps=eps, fused=True)
+        for weight in network.parameters():
+            self.state[weight] = {
+                "step": torch.zeros((), device=weight.device),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
+        _keep_freed_memory()
+
+    @torch.no_grad()
+    def minimize(self, loss: Tensor) -> None:
+        """One step down the gradient of `loss` in these weights; no other network receives one."""
+        group = self.param_groups[0]
+        weights, (beta1, beta2) = group["params"], group["betas"]
+        gradients = list(torch.autograd.grad(loss, weights))
+        for place, weight in enumerate(weights):
+            # The kernel walks through memory: what it is given must lie in the same order.
+            if gradients[place].stride() != weight.stride():
+                gradients[place] = torch.empty_like(weight).copy_(gradients[place])
+        states = [self.state[weight] for weight in weights]
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
+            weights,
+            gradients,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            steps,
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=0.0,
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
