@@ -1,14 +1,16 @@
 """Milliseconds an update of discrete BCQ and DQN: this repository's, and as plain code.
 
-Atari's and LunarLander's sizes on made-up transitions, on the CPU. Both run short blocks in turn
-(A B A B …), so that whatever else the machine does falls on both; the ratio is taken block against
-neighbouring block. Times are the process's CPU time, on one thread what a core that does nothing
-else would take. The last lines are the time to put a batch of Atari states together.
+Atari's and LunarLander's sizes on made-up transitions, on the CPU. Each is a process of its own,
+kept alive, and both run short blocks in turn (A B A B …), so that whatever else the machine does
+falls on both; the ratio is taken block against neighbouring block. On one thread the time is the
+process's own (CPU time), on more it is the clock's. The last lines are the time to put a batch of
+Atari states together.
 
     python benchmarks/discrete_speed.py
 """
 
 import argparse
+import multiprocessing
 import os
 import platform
 import statistics
@@ -16,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,8 @@ SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {  # state_shape, actions, 
     "atari": ((4, 84, 84), 6, 32),
     "vectors": ((8,), 4, 64),
 }
-HYPER: dict[str, dict[str, Any]] = {
-    "atari": {"tau": 1.0, "target_update_freq": 8000},
-    "vectors": {"tau": 0.005, "target_update_freq": 1},
-}
+TARGET = {"atari": (1.0, 8000), "vectors": (0.005, 1)}  # tau, target_update_freq
+PATHS = [str(Path(__file__).parent), str(ROOT / "discrete_BCQ"), str(ROOT)]
 
 
 def made_up_batch(kind: str) -> Any:
@@ -47,33 +48,45 @@ def made_up_batch(kind: str) -> Any:
     return Batch(state, action, next_state, torch.randn(size, 1), torch.ones(size, 1))
 
 
-def contenders(algorithm: str, kind: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """One update of ours, and one of the plain code, on the same batch and of equal size."""
+def contender(name: str, algorithm: str, kind: str) -> tuple[Callable[[], Any], int]:
+    """One update of `ours` or of the `plain` code, and its number of parameters."""
     from eager_discrete import EagerDiscrete  # type: ignore[import-not-found]
 
     import BCQ  # type: ignore[import-not-found]
     import DQN  # type: ignore[import-not-found]
 
     shape, actions, _ = SIZES[kind]
-    hyper = HYPER[kind]
-    agent_class = BCQ.BCQ if algorithm == "BCQ" else DQN.DQN
-    ours = agent_class(shape, actions, "cpu", **hyper)
-    plain = EagerDiscrete(
-        shape, actions, algorithm == "BCQ", hyper["tau"], hyper["target_update_freq"]
-    )
-    counts = [sum(p.numel() for p in one.network.parameters()) for one in (ours, plain)]
-    if counts[0] != counts[1]:
-        raise SystemExit(f"{algorithm} on {kind}: {counts[0]} parameters against {counts[1]}")
+    tau, freq = TARGET[kind]
     batch = made_up_batch(kind)
-    return lambda: ours.update(batch), lambda: plain.update(*batch)
+    agent: Any
+    if name == "ours":
+        agent_class = BCQ.BCQ if algorithm == "BCQ" else DQN.DQN
+        agent = agent_class(shape, actions, "cpu", tau=tau, target_update_freq=freq)
+        update = partial(agent.update, batch)
+    else:
+        agent = EagerDiscrete(shape, actions, algorithm == "BCQ", tau, freq)
+        update = partial(agent.update, *batch)
+    return update, sum(weight.numel() for weight in agent.network.parameters())
 
 
-def seconds(work: Callable[[], Any], times: int) -> float:
-    """CPU seconds of one call, over `times` calls."""
-    start = time.process_time()
+def seconds(work: Callable[[], Any], times: int, clock: Callable[[], float]) -> float:
+    """Of one call, over `times` calls."""
+    start = clock()
     for _ in range(times):
         work()
-    return (time.process_time() - start) / times
+    return (clock() - start) / times
+
+
+def serve(name: str, algorithm: str, kind: str, threads: int, pipe: Connection) -> None:
+    """A contender's process: for each number received, the seconds of one of so many updates."""
+    sys.path[:0] = PATHS
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    update, parameters = contender(name, algorithm, kind)
+    pipe.send(parameters)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    while times := pipe.recv():
+        pipe.send(seconds(update, times, clock))
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -82,14 +95,34 @@ def spread(values: list[float], digits: int) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def compare(algorithm: str, kind: str, rounds: int, block: int) -> None:
+def compare(algorithm: str, kind: str, threads: int, rounds: int, block: int) -> None:
     """Print milliseconds an update of both, and how many times as fast ours is."""
-    ours, plain = contenders(algorithm, kind)
-    seconds(ours, 3), seconds(plain, 3)  # first calls allocate
-    times = [(seconds(ours, block), seconds(plain, block)) for _ in range(rounds)]
-    ratio = spread([slow / fast for fast, slow in times], 2)
-    fast, slow = (spread([1e3 * t for t in column], 2) for column in zip(*times, strict=True))
-    print(f"{kind:8} {algorithm:4} ours {fast:24} plain {slow:24} plain / ours {ratio}", flush=True)
+    context = multiprocessing.get_context("spawn")
+    pipes, workers = {}, []
+    for name in ("ours", "plain"):
+        pipes[name], theirs = context.Pipe()
+        arguments = (name, algorithm, kind, threads, theirs)
+        workers.append(context.Process(target=serve, args=arguments, daemon=True))
+        workers[-1].start()
+    counts = {name: pipe.recv() for name, pipe in pipes.items()}
+    if len(set(counts.values())) != 1:
+        raise SystemExit(f"{algorithm} on {kind}: parameters differ: {counts}")
+
+    times: dict[str, list[float]] = {name: [] for name in pipes}
+    for repeat in range(-1, rounds):
+        for name, pipe in pipes.items():
+            pipe.send(block)
+            value = 1e3 * pipe.recv()
+            if repeat >= 0:  # the first block's calls allocate
+                times[name].append(value)
+    for pipe, worker in zip(pipes.values(), workers, strict=True):
+        pipe.send(0)
+        worker.join()
+    ours, plain = (spread(times[name], 2) for name in pipes)
+    ratio = spread([b / a for a, b in zip(*times.values(), strict=True)], 2)
+    print(
+        f"{kind:8} {algorithm:4} ours {ours:24} plain {plain:24} plain / ours {ratio}", flush=True
+    )
 
 
 def sampling(rounds: int) -> None:
@@ -107,7 +140,8 @@ def sampling(rounds: int) -> None:
         loaded = FrameBuffer((4, 84, 84), "cpu", 1)
         loaded.load(f"{folder}/batch")
         for name, one in (("memory", buffer), ("files", loaded)):
-            times = [1e3 * seconds(partial(one.sample, 32), 20) for _ in range(rounds)]
+            sample = partial(one.sample, 32)
+            times = [1e3 * seconds(sample, 20, time.process_time) for _ in range(rounds)]
             print(f"sampling 32 Atari transitions from {name:6} {spread(times, 3)} ms", flush=True)
 
 
@@ -117,7 +151,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (1)")
     parser.add_argument("--rounds", type=int, default=15, help="blocks of each (15)")
     arguments = parser.parse_args()
-    sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "discrete_BCQ"), str(ROOT)]
+    sys.path[:0] = PATHS
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     print(
@@ -126,7 +160,7 @@ def main() -> None:
     )
     for kind, block in (("vectors", 50), ("atari", 4)):
         for algorithm in ("BCQ", "DQN"):
-            compare(algorithm, kind, arguments.rounds, block)
+            compare(algorithm, kind, arguments.threads, arguments.rounds, block)
     sampling(arguments.rounds)
 
 

@@ -8,9 +8,9 @@ from torch.optim import Adam
 def _keep_freed_memory() -> None:
     """Let the C library keep what an update frees for the next one, up to 60 MB.
 
-    glibc keeps twice the largest block that was freed so far, and gives the rest back to the system.
-    Taken anew at every update, the 13 MB of gradients of BCQ on Atari cost 4,500 page faults: 8 of
-    52 ms. Other C libraries are not moved by this.
+    glibc keeps twice the largest block that was freed so far, and gives the rest back to the
+    system. Taken anew at every update, the 13 MB of gradients of BCQ on Atari cost 4,500 page
+    faults: 8 of 52 ms. Other C libraries are not moved by this.
     """
     torch.empty(30 * 2**18)  # 30 MB of float32, freed at once
 
