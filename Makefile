@@ -12,6 +12,7 @@ help:
 	@echo 'make slow         the slow tests: minutes of learning'
 	@echo 'make bench        iterations per second, ours beside others in one run'
 	@echo 'make figures      the figures of the README, from results/reference/'
+	@echo 'make clean        remove the environments, caches and the quickstart'
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed (make PYTHON=python3.11 …); this is " + sys.version.split()[0])'
@@ -72,4 +73,4 @@ figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
 
 clean:
-	rm -rf quickstart .venv .venv-d3rlpy .mypy_cache .pytest_cache .ruff_cache
+	rm -rf quickstart .venv .venv-d3rlpy .pytest_cache .ruff_cache .mypy_cache *_BCQ/.mypy_cache

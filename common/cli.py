@@ -156,7 +156,8 @@ def resolve(args: argparse.Namespace) -> None:
     Raises: InputError for a device this machine does not have.
     """
     args.output_dir = (args.output_dir or ROOT).resolve()
-    cores = len(os.sched_getaffinity(0))
+    usable = getattr(os, "sched_getaffinity", None)  # Linux alone tells what this process may use
+    cores = len(usable(0)) if usable else os.cpu_count() or 1
     args.threads = args.threads or cores
     if args.threads > 4 * cores:
         raise InputError(f"--threads {args.threads} is too many for the {cores} cores there are")

@@ -9,9 +9,10 @@ import gymnasium as gym
 
 from common.errors import InputError
 
-# The tasks of gym's -v1/-v2/-v3 ids are gymnasium's -v4, measured equal; -v5 are other tasks.
+# gym's -v1/-v2/-v3 tasks are gymnasium's -v4: its models and rewards on the maintained engine. -v5
+# are other tasks. Not Pusher, whose -v4 needs an engine of before version 3.
 MUJOCO = (
-    "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|"
+    "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|"
     "Reacher|Swimmer|Walker2d"
 )
 EPISODE_STEPS = 100_000  # of an environment without a limit: a policy may never end an episode
@@ -70,5 +71,7 @@ def announce_current_id(env_id: str) -> str:
     current = current_id(env_id)
     if current != env_id:
         why = "its successor" if env_id in SUCCESSORS else "the same task on the maintained engine"
+        if env_id.startswith("Ant-"):
+            why += ", but without the contact forces in its states (27 numbers, not 111)"
         print(f"{env_id} runs as {current}, {why}")
     return current

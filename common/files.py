@@ -147,6 +147,5 @@ def refuse_existing(paths: list[Path], overwrite: bool) -> None:
     for path in paths:
         if (path.exists() or path.is_symlink()) and not overwrite:
             raise InputError(
-                f"{path} exists: --overwrite replaces it; another --seed, --buffer_name or "
-                "--output_dir keeps both"
+                f"{path} exists: --overwrite replaces it, another --seed or --output_dir keeps both"
             )

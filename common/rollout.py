@@ -12,7 +12,6 @@ from tqdm import tqdm
 
 from common.errors import InputError
 
-MakeEnv = Callable[[], gym.Env]
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -72,7 +71,7 @@ def interact(
 
 
 def observed(env: gym.Env, state: np.ndarray, reward: SupportsFloat = 0.0) -> float:
-    """The reward as a number; both as float32 hold them.
+    """The reward as a float; state and reward must be finite in float32.
 
     Raises: InputError where the environment gives NaN, infinity, or states of another shape than
     it declares.
@@ -102,7 +101,7 @@ def collect(
     seed: int,
     begin_episode: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """Add `timesteps` transitions of a fixed policy; returns those of the finished episodes."""
+    """Add `timesteps` transitions of a fixed policy; gives the returns of the finished episodes."""
     returns: list[float] = []
     steps = interact(env, act, timesteps, seed, begin_episode)
     for step in tqdm(steps, total=timesteps, unit="step", disable=None):
@@ -135,9 +134,9 @@ def seed_generators(seed: int) -> None:
 
 
 def evaluate(
-    select_action: Callable[[np.ndarray], np.ndarray], make_env: MakeEnv, episodes: int, seed: int
+    select_action: Callable[[np.ndarray], np.ndarray], envs: list[gym.Env], seed: int
 ) -> list[float]:
-    """The undiscounted returns of `episodes` episodes, played side by side to their own ends.
+    """The undiscounted returns of one episode in each of `envs`, side by side to their own ends.
 
     Episode i starts from seed `seed + 100 + i`, the same starts at every call. `select_action` is
     called once a step with the states (B, …) of the B episodes still running. Training's random
@@ -147,11 +146,10 @@ def evaluate(
     """
     # Not gymnasium's SyncVectorEnv: that one restarts finished episodes and plays on, which here
     # would cost candidate actions and simulator steps that count for nothing.
-    envs = [make_env() for _ in range(episodes)]
-    returns = np.zeros(episodes)
+    returns = np.zeros(len(envs))
     with preserved_generators(seed + 100):
         states = [env.reset(seed=seed + 100 + i)[0] for i, env in enumerate(envs)]
-        running = list(range(episodes))
+        running = list(range(len(envs)))
         while running:
             actions = select_action(np.stack([states[i] for i in running]))
             still = []
@@ -161,6 +159,4 @@ def evaluate(
                 if not (terminated or truncated):
                     still.append(i)
             running = still
-    for env in envs:
-        env.close()
     return returns.tolist()

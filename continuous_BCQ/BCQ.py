@@ -1,7 +1,8 @@
 """Batch-Constrained deep Q-learning (BCQ) for continuous actions.
 
 A state-conditioned VAE G(s) proposes actions like those of the batch, a perturbation network ξ
-moves each by at most Φ, and twin critics choose among n candidates; no other action is valued.
+moves each by at most Φ·max_action, and twin critics choose among n candidates; no other action is
+valued.
 
 Source: Fujimoto, Meger, Precup, "Off-Policy Deep Reinforcement Learning without Exploration",
 ICML 2019, Algorithm 1 and supplementary; where the released code differs from the text, the

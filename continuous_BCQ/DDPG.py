@@ -52,7 +52,10 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Q(s, a) = MLP(s, a)."""
+    """Q(s, a) = MLP(s, a).
+
+    Differs from the DDPG paper: the action enters at the first layer, not the second.
+    """
 
     def __init__(self, state_dim: int, action_dim: int) -> None:
         super().__init__()
@@ -95,7 +98,7 @@ class DDPG:
 
     @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
-        """Y = r + nd·γ·Q'(s', π'(s')), (B, 1)."""
+        """y = r + nd·γ·Q'(s', π'(s')), (B, 1)."""
         q = self.critic_target(next_state, self.actor_target(next_state))
         return reward + not_done * self.discount * q
 

@@ -44,9 +44,10 @@ DEFAULTS = {
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """All flags, with the papers' values as defaults."""
+    """All flags; the defaults are the released code's."""
     parser = cli.parser_with_common_flags(__doc__.splitlines()[0], list(ALGORITHMS), DEFAULTS)
     add = parser.add_argument
+    # Differs from the paper: 1,000 there; the released code takes 25,000.
     add(
         "--start_timesteps",
         type=cli.whole,
@@ -95,7 +96,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 class NoisyPolicy:
     """The behavioural policy as stages 1 and 2 use it: a uniform action, or clip(π(s) + noise).
 
-    The noise is N(0, (gaussian_std·m)²) in every dimension.
+    The noise is N(0, (gaussian_std·m)²) in every dimension. Differs from the DDPG paper, which has
+    Ornstein-Uhlenbeck noise; the BCQ paper has this one.
     """
 
     def __init__(self, agent: DDPG, env: gym.Env, gaussian_std: float, seed: int) -> None:
@@ -122,9 +124,8 @@ def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
 
 def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]:
     """The evaluation of all stages: returns of `eval_episodes` episodes without noise."""
-    return lambda: rollout.evaluate(
-        agent.select_action, lambda: make_env(args.env), args.eval_episodes, args.seed
-    )
+    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    return lambda: rollout.evaluate(agent.select_action, envs, args.seed)
 
 
 def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:

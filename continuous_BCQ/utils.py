@@ -14,7 +14,6 @@ from common.environments import make, with_time_limit
 from common.errors import InputError
 from common.networks import (
     Figures,
-    Mean,
     adam,
     load_agent,
     load_state,
@@ -30,7 +29,6 @@ from common.replay import Batch, ReplayBuffer
 __all__ = [
     "Batch",
     "Figures",
-    "Mean",
     "ReplayBuffer",
     "adam",
     "dimensions",

@@ -10,7 +10,6 @@ Algorithms", 2019, section 4 and appendix.
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +171,8 @@ def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[]
         uniform = np.random.randint(num_actions, size=len(states))
         return np.where(explore, uniform, agent.select_action(states))
 
-    make = partial(make_env, args.env)
-    return lambda: rollout.evaluate(act, make, args.eval_episodes, args.seed)
+    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    return lambda: rollout.evaluate(act, envs, args.seed)
 
 
 def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:

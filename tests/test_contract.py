@@ -313,10 +313,10 @@ def test_evaluating_changes_neither_weights_nor_any_generator(algorithm: str) ->
     agent = make(algorithm)
     agent.train(make_buffer(), 2, 8)
     before, generators = weights(agent), random_state()
-    first = rollout.evaluate(agent.select_action, ThreeStates, 3, seed=0)
+    first = rollout.evaluate(agent.select_action, [ThreeStates() for _ in range(3)], seed=0)
     assert same_weights(before, weights(agent))
     assert generators == random_state()
-    assert rollout.evaluate(agent.select_action, ThreeStates, 3, seed=0) == first
+    assert rollout.evaluate(agent.select_action, [ThreeStates() for _ in range(3)], seed=0) == first
 
 
 @every_algorithm
@@ -328,6 +328,6 @@ def test_evaluating_in_between_does_not_change_what_is_learned(algorithm: str) -
         for _ in range(3):
             agent.train(buffer, 2, 8)
             for _ in range(evaluations):
-                rollout.evaluate(agent.select_action, ThreeStates, 2, seed=0)
+                rollout.evaluate(agent.select_action, [ThreeStates() for _ in range(2)], seed=0)
         ends.append(weights(agent))
     assert same_weights(*ends)

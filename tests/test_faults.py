@@ -61,7 +61,7 @@ def test_what_no_agent_can_learn_from_is_refused_where_the_environment_gives_it(
         with pytest.raises(InputError, match="mend the environment"):
             list(interact(Faulty(fault), lambda state, _: still(state), 8, seed=0))
         with pytest.raises(InputError, match="mend the environment"):
-            evaluate(still, lambda: Faulty(fault), 2, seed=0)
+            evaluate(still, [Faulty(fault) for _ in range(2)], seed=0)
 
 
 def test_a_record_is_json_without_nan(tmp_path: Path) -> None:

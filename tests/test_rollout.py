@@ -128,7 +128,7 @@ def test_episodes_are_seeded_seed_plus_100_plus_i_and_start_apart() -> None:
         seen.append(states.copy())
         return zeros(states)
 
-    rollout.evaluate(act, lambda: walk(4), episodes=5, seed=7)
+    rollout.evaluate(act, [walk(4) for _ in range(5)], seed=7)
     assert [event[1] for event in Walk.log if event[0] == "reset"] == [107, 108, 109, 110, 111]
     assert len(np.unique(seen[0][:, 0])) == 5
 
@@ -148,7 +148,7 @@ def test_every_episode_is_played_to_its_own_end_exactly_once_in_one_call_a_step(
     assert len(set(lengths)) > 1
     Walk.log.clear()
 
-    returns = rollout.evaluate(act, lambda: walk("drawn", limit=50), episodes=6, seed=0)
+    returns = rollout.evaluate(act, [walk("drawn", limit=50) for _ in range(6)], seed=0)
     assert returns == lengths  # reward 1 a step, in the order of the episodes
     assert sizes == [sum(n > t for n in lengths) for t in range(max(lengths))]
     assert sum(event[0] == "step" for event in Walk.log) == sum(lengths)
@@ -156,7 +156,7 @@ def test_every_episode_is_played_to_its_own_end_exactly_once_in_one_call_a_step(
 
 
 def test_a_time_limit_ends_an_evaluated_episode() -> None:
-    assert rollout.evaluate(zeros, lambda: walk(None, limit=5), episodes=2, seed=0) == [5.0, 5.0]
+    assert rollout.evaluate(zeros, [walk(None, limit=5) for _ in range(2)], seed=0) == [5.0, 5.0]
 
 
 def test_each_running_episode_gets_the_action_for_its_own_state() -> None:
@@ -170,7 +170,7 @@ def test_each_running_episode_gets_the_action_for_its_own_state() -> None:
             taken.append((self.start, float(action[0])))
             return super().step(action)
 
-    rollout.evaluate(act, lambda: Checked("drawn"), episodes=4, seed=0)
+    rollout.evaluate(act, [Checked("drawn") for _ in range(4)], seed=0)
     assert len(taken) > 12
     assert all(start == pytest.approx(action) for start, action in taken)
 
@@ -183,7 +183,7 @@ def test_every_evaluation_sees_the_same_starts_and_the_same_random_draws() -> No
     runs = []
     for _ in range(2):
         seen: list[Any] = []
-        rollout.evaluate(noisy, lambda: walk("drawn"), episodes=3, seed=1)
+        rollout.evaluate(noisy, [walk("drawn") for _ in range(3)], seed=1)
         runs.append(seen)
         torch.rand(3), np.random.rand(3), random.random()  # training goes on
     assert all(np.array_equal(a[0], b[0]) and a[1:] == b[1:] for a, b in zip(*runs, strict=True))
@@ -203,7 +203,7 @@ def test_evaluating_leaves_every_generator_as_it_was(draw: Callable[[], float]) 
     expected = [draw() for _ in range(3)]
     rollout.seed_generators(3)
     drawn = [draw()]
-    rollout.evaluate(greedy, lambda: walk(3), episodes=2, seed=0)
+    rollout.evaluate(greedy, [walk(3) for _ in range(2)], seed=0)
     drawn += [draw(), draw()]
     assert drawn == expected
 
@@ -216,7 +216,7 @@ def test_generators_are_put_back_also_when_an_evaluation_fails() -> None:
     expected = torch.rand(1)
     rollout.seed_generators(3)
     with pytest.raises(RuntimeError, match="no action"):
-        rollout.evaluate(fails, lambda: walk(3), episodes=2, seed=0)
+        rollout.evaluate(fails, [walk(3) for _ in range(2)], seed=0)
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -226,7 +226,7 @@ def test_evaluating_leaves_an_interaction_under_way_alone() -> None:
         for step in rollout.interact(walk(3), still, 12, 0):
             seen.append(float(step.state[0]))
             if evaluating:
-                rollout.evaluate(zeros, lambda: walk("drawn"), episodes=2, seed=0)
+                rollout.evaluate(zeros, [walk("drawn") for _ in range(2)], seed=0)
         return seen
 
     assert starts(evaluating=True) == starts(evaluating=False)
