@@ -1,4 +1,4 @@
-"""What every agent is built from: layers, an optimisation step, the target update, saved state."""
+"""What every agent is built from: layers, the target update, mean figures, saved state."""
 
 import io
 import warnings
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from common.errors import InputError
 from common.files import replacing
@@ -46,23 +46,6 @@ def mlp(inputs: int, hidden: list[int], outputs: int) -> MLP:
         # In place is safe: the gradient of ReLU needs its output only, that of Linear its input.
         layers += [nn.Linear(width_in, width_out), nn.ReLU(inplace=True)]
     return MLP(*layers, nn.Linear(widths[-1], outputs))
-
-
-def adam(network: nn.Module, lr: float, **options: Any) -> Adam:
-    """Adam over the network's parameters, all of them updated by one fused kernel."""
-    return Adam(network.parameters(), lr=lr, fused=True, **options)
-
-
-def minimize(optimizer: Optimizer, loss: Tensor) -> None:
-    """One gradient step of the optimiser's own parameters; no other network receives a gradient.
-
-    Naming the inputs also spares autograd the weight gradients of networks the loss only passes
-    through (the critic and the VAE while the actor learns).
-    """
-    optimizer.zero_grad(set_to_none=True)
-    parameters = [weight for group in optimizer.param_groups for weight in group["params"]]
-    loss.backward(inputs=parameters)
-    optimizer.step()
 
 
 @torch.no_grad()

@@ -22,12 +22,11 @@ from torch.nn import functional as F
 from utils import (
     Batch,
     Figures,
+    FusedAdam,
     ReplayBuffer,
-    adam,
     load_agent,
     load_state,
     mean_figures,
-    minimize,
     mlp,
     save_state,
     soft_update,
@@ -133,9 +132,9 @@ class BCQ:
         self.actor_target = deepcopy(self.actor).requires_grad_(False)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
 
-        self.actor_optimizer = adam(self.actor, LEARNING_RATE)
-        self.critic_optimizer = adam(self.critic, LEARNING_RATE)
-        self.vae_optimizer = adam(self.vae, LEARNING_RATE)
+        self.actor_optimizer = FusedAdam(self.actor, LEARNING_RATE)
+        self.critic_optimizer = FusedAdam(self.critic, LEARNING_RATE)
+        self.vae_optimizer = FusedAdam(self.vae, LEARNING_RATE)
 
         self.device = torch.device(device)
         self.discount, self.tau, self.lmbda = discount, tau, lmbda
@@ -187,14 +186,14 @@ class BCQ:
         state, action, next_state, reward, not_done = batch
 
         vae_loss = self.vae_loss(state, action)
-        minimize(self.vae_optimizer, vae_loss)
+        self.vae_optimizer.minimize(vae_loss)
 
         target = self.target_value(next_state, reward, not_done)
         critic_loss, q = self.critic_loss(state, action, target)
-        minimize(self.critic_optimizer, critic_loss)
+        self.critic_optimizer.minimize(critic_loss)
 
         actor_loss = self.actor_loss(state)
-        minimize(self.actor_optimizer, actor_loss)
+        self.actor_optimizer.minimize(actor_loss)
 
         soft_update(self.critic, self.critic_target, self.tau)
         soft_update(self.actor, self.actor_target, self.tau)

@@ -14,29 +14,27 @@ from common.environments import make, with_time_limit
 from common.errors import InputError
 from common.networks import (
     Figures,
-    adam,
     load_agent,
     load_state,
     mean_figures,
-    minimize,
     mlp,
     save_state,
     soft_update,
     state_of,
 )
+from common.optimizer import FusedAdam
 from common.replay import Batch, ReplayBuffer
 
 __all__ = [
     "Batch",
     "Figures",
+    "FusedAdam",
     "ReplayBuffer",
-    "adam",
     "dimensions",
     "load_agent",
     "load_state",
     "make_env",
     "mean_figures",
-    "minimize",
     "mlp",
     "save_state",
     "soft_update",

@@ -264,7 +264,7 @@ def test_a_step_changes_its_own_network_and_leaves_no_gradient_elsewhere(
         loss, _ = agent.critic_loss(batch.state, batch.action, target)
     else:
         loss = agent.actor_loss(batch.state)
-    continuous.utils.minimize(getattr(agent, f"{network}_optimizer"), loss)
+    getattr(agent, f"{network}_optimizer").minimize(loss)
 
     after = weights(agent)
     changed = {key.split(".")[0] for key in after if not torch.equal(before[key], after[key])}
@@ -296,11 +296,11 @@ def test_an_update_trains_vae_then_critic_then_actor_and_draws_in_that_order(
     for name in ["vae", "critic", "actor"]:
         optimizer = getattr(agent, f"{name}_optimizer")
 
-        def step(*args: Any, name: str = name, real: Any = optimizer.step, **kwargs: Any) -> Any:
+        def step(*args: Any, name: str = name, real: Any = optimizer.minimize, **kwargs: Any) -> Any:
             events.append(("step", name))
             return real(*args, **kwargs)
 
-        monkeypatch.setattr(optimizer, "step", step)
+        monkeypatch.setattr(optimizer, "minimize", step)
     agent.vae.decoder.register_forward_pre_hook(
         lambda _module, inputs: events.append(("decode", len(inputs[0])))
     )
@@ -417,20 +417,6 @@ def test_soft_update_refuses_networks_of_other_sizes(continuous: SimpleNamespace
         continuous.utils.soft_update(nn.Linear(2, 1), nn.Linear(2, 1, bias=False), 0.1)
     with pytest.raises(RuntimeError, match="size"):
         continuous.utils.soft_update(nn.Linear(2, 3), nn.Linear(5, 3), 0.1)
-
-
-def test_minimize_takes_one_step_from_fresh_gradients_of_its_own_parameters(
-    continuous: SimpleNamespace,
-) -> None:
-    learner, passed = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        learner.weight.fill_(1.0)
-        passed.weight.fill_(3.0)
-    optimizer = torch.optim.SGD(learner.parameters(), lr=0.1)
-    for expected in [0.4, -0.2]:  # d/dw 3·w·2 = 6, twice; summed up it would be -0.8
-        continuous.utils.minimize(optimizer, passed(learner(column(2.0))).sum())
-        assert learner.weight.item() == pytest.approx(expected)
-    assert passed.weight.grad is None and passed.weight.item() == 3.0
 
 
 def test_mean_figures_is_the_mean_of_each_figure_over_the_updates(

@@ -76,7 +76,7 @@ def test_a_step_changes_its_own_network_and_leaves_no_gradient_elsewhere(
         loss, _ = agent.critic_loss(batch.state, batch.action, batch.reward)
     else:
         loss = agent.actor_loss(batch.state)
-    continuous.utils.minimize(getattr(agent, f"{network}_optimizer"), loss)
+    getattr(agent, f"{network}_optimizer").minimize(loss)
 
     after = weights(agent)
     changed = {key.split(".")[0] for key in after if not torch.equal(before[key], after[key])}
@@ -101,11 +101,11 @@ def test_an_update_trains_the_critic_then_the_actor(
     for name in ["critic", "actor"]:
         optimizer = getattr(agent, f"{name}_optimizer")
 
-        def step(*args: Any, name: str = name, real: Any = optimizer.step, **kwargs: Any) -> Any:
+        def step(*args: Any, name: str = name, real: Any = optimizer.minimize, **kwargs: Any) -> Any:
             steps.append(name)
             return real(*args, **kwargs)
 
-        monkeypatch.setattr(optimizer, "step", step)
+        monkeypatch.setattr(optimizer, "minimize", step)
     agent.update(batch)
     assert steps == ["critic", "actor"]
 
