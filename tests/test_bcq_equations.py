@@ -296,9 +296,9 @@ def test_an_update_trains_vae_then_critic_then_actor_and_draws_in_that_order(
     for name in ["vae", "critic", "actor"]:
         optimizer = getattr(agent, f"{name}_optimizer")
 
-        def step(*args: Any, name: str = name, real: Any = optimizer.minimize, **kwargs: Any) -> Any:
+        def step(loss: Tensor, name: str = name, real: Any = optimizer.minimize) -> Any:
             events.append(("step", name))
-            return real(*args, **kwargs)
+            return real(loss)
 
         monkeypatch.setattr(optimizer, "minimize", step)
     agent.vae.decoder.register_forward_pre_hook(
