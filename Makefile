@@ -66,6 +66,7 @@ check: $(VENV)/.checks
 
 bench: $(VENV)/.installed .venv-d3rlpy/.installed
 	$(BIN)/python benchmarks/continuous_speed.py --d3rlpy-python .venv-d3rlpy/bin/python
+	$(BIN)/python benchmarks/discrete_speed.py
 
 figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/*_Imitation_Pendulum-v1_0.npy --output results/reference/quickstart.png
