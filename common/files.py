@@ -55,12 +55,6 @@ def replacing(*paths: str | Path) -> Iterator[list[Path]]:
                 temporary.unlink()
 
 
-def save_array(path: str | Path, array: np.ndarray) -> None:
-    """Write one .npy file, whole or not at all. Raises: InputError where it cannot be written."""
-    with replacing(path) as [temporary]:
-        write_array(temporary, array)
-
-
 def write_array(path: Path, array: np.ndarray) -> None:
     """np.save to exactly this name (np.save alone appends .npy)."""
     with path.open("wb") as file:
@@ -84,12 +78,6 @@ def read_array(path: str | Path) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise InputError(f"{path} holds {array.dtype}, not numbers")
     return array
-
-
-def save_json(path: str | Path, content: dict[str, Any]) -> None:
-    """Write a json file, whole or not at all. Raises: InputError where it cannot be written."""
-    with replacing(path) as [temporary]:
-        write_json(temporary, content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import plot
 from common import cli
 from common.environments import EPISODE_STEPS, make, with_time_limit
 from common.errors import InputError, run
-from common.files import read_array, save_json
+from common.files import read_array, replacing, write_json
 from common.networks import read_state, save_state
 from common.rollout import evaluate, interact
 
@@ -65,8 +65,8 @@ def test_what_no_agent_can_learn_from_is_refused_where_the_environment_gives_it(
 
 
 def test_a_record_is_json_without_nan(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        save_json(tmp_path / "record.json", {"mean_return": float("nan")})
+    with pytest.raises(ValueError, match="JSON"), replacing(tmp_path / "record.json") as [path]:
+        write_json(path, {"mean_return": float("nan")})
     assert not list(tmp_path.iterdir())
 
 

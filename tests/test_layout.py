@@ -12,7 +12,7 @@ from conftest import ROOT, load_variant, module_names
 
 from common.errors import InputError
 from common.files import ROOT as OUTPUT_ROOT
-from common.files import Folders, read_json, refuse_existing, save_json
+from common.files import Folders, read_json, refuse_existing, write_json
 
 VARIANTS = sorted(folder.name for folder in ROOT.glob("*_BCQ") if (folder / "main.py").exists())
 
@@ -82,7 +82,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with pytest.raises(InputError, match=r"run\.json does not exist"):
         read_json(path)
-    save_json(path, {"x": [1, 2], "σ": "0.1"})
+    write_json(path, {"x": [1, 2], "σ": "0.1"})
     assert read_json(path) == {"x": [1, 2], "σ": "0.1"}
     path.write_text(path.read_text()[:-4])
     with pytest.raises(InputError, match=r"run\.json is damaged"):
