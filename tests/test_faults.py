@@ -70,11 +70,20 @@ def test_a_record_is_json_without_nan(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_batch_that_lacks_a_file_is_still_guarded(folder: Path) -> None:  # noqa: F811
-    for name in ["state", "action", "reward"]:
-        (folder / "buffers" / f"Robust_ToyReach-v0_0_{name}.npy").unlink()
-        refused(folder, toy(folder, "generate"), "exists", "--overwrite")
-    refused(folder, toy(folder, "train", "--save_buffer", "--seed", "0"), "exists", "--overwrite")
+def test_any_one_file_of_a_batch_guards_it(folder: Path) -> None:  # noqa: F811
+    contents = {
+        path: path.read_bytes()
+        for path in [
+            *(folder / "buffers").glob("Robust_ToyReach-v0_0*"),
+            *(folder / "results").glob("buffer_performance_*"),
+        ]
+    }
+    assert len(contents) == 9  # five columns, the pointer, the record; the policy's own evaluation
+    for kept, content in contents.items():
+        for path in contents:
+            path.unlink(missing_ok=True)
+        kept.write_bytes(content)
+        refused(folder, toy(folder, "generate"), kept.name, "--overwrite")
 
 
 def test_where_the_model_cannot_be_written_the_former_run_stays_whole(folder: Path) -> None:  # noqa: F811
@@ -89,6 +98,23 @@ def test_where_the_model_cannot_be_written_the_former_run_stays_whole(folder: Pa
         outcome = toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
     refused(folder, outcome, "cannot write", "DDPG_Robust_ToyReach-v0_0.pt:")
     assert [path.read_bytes() for path in paths] == before
+
+
+def test_where_the_record_cannot_be_written_the_former_model_stays(
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done(toy(folder, "learn", "--algorithm", "DDPG"))
+    model_file = folder / "models" / "DDPG_Robust_ToyReach-v0_0.pt"
+    before = model_file.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("common.record.write_json", full)
+    outcome = toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
+    refused(folder, outcome, "cannot write", "No space left on device")
+    assert model_file.read_bytes() == before
 
 
 def test_the_final_buffer_is_saved_also_where_stage_1_ends_early(
