@@ -14,8 +14,10 @@ import torch
 
 from common.environments import announce_current_id
 from common.errors import InputError
-from common.files import ROOT, Folders
+from common.files import ROOT, Folders, best
 from common.rollout import seed_generators
+
+ONLINE_BUFFER_SIZE = int(1e6)  # transitions that stage 1 keeps by default
 
 
 def count(text: str) -> int:
@@ -131,6 +133,25 @@ def parser_with_common_flags(
     parser.add_argument(
         "--save_buffer", action="store_true", help="stage 1: save every transition as a batch"
     )
+    parser.add_argument(
+        "--buffer_size",
+        type=count,
+        default=None,
+        help="stage 1: transitions kept, the newest (default: 1e6); stage 3: transitions of the "
+        "batch used, the first (default: all)",
+    )
+    parser.add_argument(
+        "--behavioral_seed",
+        type=whole,
+        default=None,
+        help="stage 2: seed of the behavioural policy that makes the batch (default: --seed)",
+    )
+    parser.add_argument(
+        "--behavioral_policy",
+        choices=["last", "best"],
+        default="last",
+        help="stage 2: the policy at the end of stage 1, or that of its best evaluation",
+    )
     parser.add_argument("--device", default="auto", help="torch device: auto, cpu, cuda, cuda:1, …")
     parser.add_argument(
         "--threads", type=count, default=None, help="CPU threads of torch (default: all cores)"
@@ -181,15 +202,28 @@ def hyper_parameters(algorithm: type, args: argparse.Namespace) -> dict[str, Any
 
 def command(args: argparse.Namespace, stage: str) -> str:
     """What to type to run another stage for the same environment, batch and seed."""
-    batch = f" --buffer_name {args.buffer_name}" if stage == "--generate_buffer" else ""
+    generating = stage == "--generate_buffer"
+    seed = args.seed if generating else args.behavioral_seed
+    batch = f" --buffer_name {args.buffer_name}" if generating else ""
     other = f" --output_dir {shlex.quote(str(args.output_dir))}" if args.output_dir != ROOT else ""
-    return f"python main.py {stage} --env {args.env} --seed {args.seed}{batch}{other}"
+    return f"python main.py {stage} --env {args.env} --seed {seed}{batch}{other}"
 
 
 def require_made(path: Path, what: str, args: argparse.Namespace, stage: str) -> None:
     """Raises: InputError where `path` is not there, with the command of the stage making it."""
     if not path.exists():
         raise InputError(f"no {what}: {path} does not exist; make it with: {command(args, stage)}")
+
+
+def behavioural_policy(args: argparse.Namespace) -> Path:
+    """The file of the policy that stage 2 plays.
+
+    Raises: InputError where stage 1 has not made it, with its command.
+    """
+    model = Folders(args.output_dir, args.env, args.behavioral_seed).model("behavioral")
+    model = best(model) if args.behavioral_policy == "best" else model
+    require_made(model, "behavioural policy", args, "--train_behavioral")
+    return model
 
 
 def show_settings(title: str, algorithm: type, args: argparse.Namespace, *more: str) -> None:
@@ -217,6 +251,10 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> Non
 
     `behavioural` is the algorithm of stages 1 and 2, whatever --algorithm says of stage 3.
     """
+    if args.behavioral_seed is None:
+        args.behavioral_seed = args.seed
+    elif args.train_behavioral:
+        raise InputError("--behavioral_seed names the policy of stage 2; stage 1 takes its --seed")
     resolve(args)
     args.env = announce_current_id(args.env)
     seed_generators(args.seed)

@@ -98,6 +98,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def best(model: Path) -> Path:
+    """Where the agent of a run's best evaluation lies, beside `model`, the one evaluated last."""
+    return model.with_stem(f"{model.stem}_best")
+
+
 @dataclass(frozen=True)
 class Folders:
     """The three output folders below `root`, and the names of a run's files in them."""
@@ -116,6 +121,11 @@ class Folders:
     def model(self, label: str) -> Path:
         """The trained agent of a run."""
         return self.root / "models" / f"{self._name(label)}.pt"
+
+    def run_files(self, label: str) -> list[Path]:
+        """Every file of a run that learns: evaluations, record, the last and the best agent."""
+        results, model = self.results(label), self.model(label)
+        return [results, results.with_suffix(".json"), model, best(model)]
 
     def buffer(self, buffer_name: str) -> Path:
         """The prefix of a batch's files: `_state.npy` and so on are appended to it."""

@@ -42,7 +42,7 @@ class FrameBuffer:
         self.frame_shape = tuple(frame)
         self._offsets = np.arange(1 - self.history, 1)  # from a state's oldest frame to its newest
         self.max_size, self.size, self.ptr = max_size, 0, 0
-        self._added = 0
+        self.added = 0  # transitions written since the buffer was made
         self._begins = True  # whether the next transition is the first of an episode
         self._read_only = False
 
@@ -92,16 +92,16 @@ class FrameBuffer:
         self._action[row], self._reward[row] = action, np.clip(reward, -1, 1)
         self._not_done[row] = 1 - terminated  # only a terminal state stops the bootstrap
         self._age[row] = 0 if self._begins else min(self._age[previous] + 1, self.history - 1)
-        self._write(self._added, state[-1])
+        self._write(self.added, state[-1])
         if ended:
             self._last_frame[row] = self._keep(next_state[-1])
         else:
             self._last_frame[row] = -1
-            self._write(self._added + 1, next_state[-1])
+            self._write(self.added + 1, next_state[-1])
         self._begins = ended
-        self._added += 1
-        self.ptr = self._added % self.max_size
-        self.size = min(self._added, self.max_size)
+        self.added += 1
+        self.ptr = self.added % self.max_size
+        self.size = min(self.added, self.max_size)
 
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` transitions drawn uniformly with replacement by torch's CPU generator.
@@ -130,7 +130,7 @@ class FrameBuffer:
         positions = np.arange(self.size) if positions is None else positions
         if self._number is not None:
             return self._number[positions]
-        return positions + (self._added - self.size)
+        return positions + (self.added - self.size)
 
     def _take(self, positions: np.ndarray) -> Batch:
         number = self._numbers(positions)
@@ -243,7 +243,7 @@ class FrameBuffer:
         self._number = saved.number if len(saved.number) < kept else None
         self._blocks, self._slots = list(saved.blocks), kept + self.history
         self._block_starts = np.cumsum([0, *(len(block) for block in saved.blocks[:-1])])
-        self.max_size, self.ptr, self._added = kept, 0, kept
+        self.max_size, self.ptr, self.added = kept, 0, kept
         self.size = len(saved.number)
         self._read_only = True
         return saved.total

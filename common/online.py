@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +10,7 @@ from tqdm import tqdm
 
 from common.networks import Mean
 from common.offline import require_finite
-from common.record import Recorder, batch_record
+from common.record import Recorder
 from common.rollout import interact
 
 
@@ -23,13 +22,14 @@ def learn_online(
     args: argparse.Namespace,
     evaluate: Callable[[], list[float]],
     recorder: Recorder,
-    batch: Path,
+    save_batch: Callable[[list[float]], None],
     train_freq: int = 1,
 ) -> None:
     """`max_timesteps` steps of `act`, from `start_timesteps` on an update every `train_freq`.
 
-    An evaluation after each `eval_freq` steps and after the last. With --save_buffer every
-    transition is saved as `batch`, also where the stage ends before its time.
+    An evaluation after each `eval_freq` steps and after the last. With --save_buffer
+    `save_batch(returns of the finished episodes)` is called at the end, also where the stage ends
+    before its time.
 
     Raises: InputError where a loss, a state or a reward is no longer finite.
     """
@@ -49,4 +49,4 @@ def learn_online(
                 recorder.add(done, evaluate(), means, agent)
     finally:
         if args.save_buffer and replay_buffer.size:
-            replay_buffer.save(batch, batch_record(args, returns, replay_buffer.size))
+            save_batch(returns)

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from common.errors import InputError
-from common.files import ROOT, file_part, read_json, replacing, write_array, write_json
+from common.files import ROOT, best, read_json, replacing, write_array, write_json
 from common.networks import write_state
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
@@ -31,16 +31,21 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def batch_record(
-    args: argparse.Namespace, returns: list[float], transitions: int
+    args: argparse.Namespace, policy: Path, returns: list[float], replay_buffer: Any
 ) -> dict[str, Any]:
-    """What is said of a batch beside its files; `returns` are those of its finished episodes."""
+    """What is said of a batch beside its files; `returns` are those of all finished episodes.
+
+    `dropped` counts the transitions before the oldest one kept, `in_order` promises that they are
+    saved as they happened.
+    """
     stage = "train_behavioral" if args.train_behavioral else "generate_buffer"
     return provenance(args) | {
         "env": args.env,
         "seed": args.seed,
-        "policy": f"behavioral_{file_part(args.env)}_{args.seed}",
+        "policy": policy.stem,
         "stage": stage,
-        "transitions": transitions,
+        "transitions": replay_buffer.size,
+        "dropped": replay_buffer.added - replay_buffer.size,
         "in_order": True,
         "episodes": len(returns),
         "mean_return": float(np.mean(returns)) if returns else None,
@@ -70,7 +75,8 @@ class Recorder:
     """The evaluations of one run, written to `path` (.npy and .json) each time one is added.
 
     The .npy holds the mean undiscounted return of each evaluation, (evaluations,) float64. The
-    agent evaluated last is saved as `model` with them, so that the three are always of one run.
+    agent evaluated last is saved as `model` with them, and beside it the one of the best evaluation
+    (the first of equals), so that all are always of one run.
     """
 
     def __init__(
@@ -127,8 +133,10 @@ class Recorder:
         paths = [self.path, self.path.with_suffix(".json")]
         if self.model and agent:
             paths.append(self.model)
-        with replacing(*paths) as [array, record, *model]:
+            if means.argmax() == len(means) - 1:
+                paths.append(best(self.model))
+        with replacing(*paths) as [array, record, *models]:
             write_array(array, means)
             write_json(record, self.record)
-            for path in model:
+            for path in models:
                 write_state(path, agent.state_dict())

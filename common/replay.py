@@ -81,7 +81,7 @@ class ReplayBuffer:
     """A ring of the last `max_size` transitions, float32 tensors on the device.
 
     108 bytes a Hopper transition. Memory is touched only as it fills. `ptr` is the next row to be
-    written, `size` the number of rows held.
+    written, `size` the number of rows held, `added` the number of transitions that came in.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ReplayBuffer:
         action_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.device = torch.device(device)
-        self.max_size, self.size, self.ptr = max_size, 0, 0
+        self.max_size, self.size, self.ptr, self.added = max_size, 0, 0, 0
         widths = Batch(state_dim, action_dim, state_dim, 1, 1)  # type: ignore[arg-type]
         self._widths: dict[str, int] = widths._asdict()
         self._dtypes = dict.fromkeys(Batch._fields, torch.float32) | {"action": action_dtype}
@@ -126,6 +126,7 @@ class ReplayBuffer:
         row = Batch(state, action, next_state, reward, 1.0 - terminated)  # type: ignore[arg-type]
         for column, value in zip(self._columns, row, strict=True):
             column[self.ptr] = torch.as_tensor(value)
+        self.added += 1
         self.ptr = (self.ptr + 1) % self.max_size
         self.size = min(self.size + 1, self.max_size)
 
@@ -151,8 +152,16 @@ class ReplayBuffer:
     def _take(self, index: Tensor) -> Batch:
         return Batch(*(column.index_select(0, index) for column in self._columns))
 
-    def save(self, prefix: str | Path, record: dict[str, Any] | None = None) -> None:
+    def save(
+        self,
+        prefix: str | Path,
+        record: dict[str, Any] | None = None,
+        simulator: np.ndarray | None = None,
+    ) -> None:
         """Write the columns, oldest transition first, and `record` as json; all files or none.
+
+        `simulator`: exact states of some rows (common/simulator.py), saved beside them. Those of an
+        older batch of this name go.
 
         Raises: InputError where they cannot be written.
         """
@@ -161,11 +170,15 @@ class ReplayBuffer:
             for name, column in self._columns._asdict().items()
         }
         columns["ptr"] = np.array(self.size % self.max_size)
+        if simulator is not None:
+            columns["simulator"] = simulator
         paths = [column_path(prefix, name) for name in columns]
         with replacing(*paths, f"{prefix}.json") as [*temporaries, json_temporary]:
             for temporary, array in zip(temporaries, columns.values(), strict=True):
                 write_array(temporary, array)
             write_json(json_temporary, record or {})
+            if simulator is None:
+                column_path(prefix, "simulator").unlink(missing_ok=True)
 
     def load(self, prefix: str | Path, size: int | None = None) -> int:
         """Replace the content by a saved batch or its first `size` transitions; grows if need be.
@@ -192,7 +205,7 @@ class ReplayBuffer:
             self._allocate(kept)
         for name, column in columns.items():
             getattr(self._columns, name)[:kept] = column
-        self.size, self.ptr = kept, kept % self.max_size
+        self.size, self.ptr, self.added = kept, kept % self.max_size, kept
         return total
 
     @staticmethod

@@ -24,6 +24,7 @@ from common.offline import learn
 from common.online import learn_online
 from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
+from common.simulator import Snapshots
 from DDPG import DDPG
 from utils import ReplayBuffer, dimensions, make_env
 
@@ -130,25 +131,33 @@ def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]
 
 def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 1: DDPG online, one update a step from `start_timesteps` on; saves the policy."""
-    results, model = folders.results("behavioral"), folders.model("behavioral")
-    prefix = folders.buffer(args.buffer_name)
     stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
-    refuse_existing([results, results.with_suffix(".json"), model, *stale], args.overwrite)
+    refuse_existing([*folders.run_files("behavioral"), *stale], args.overwrite)
 
     env = make_env(args.env)
     agent = make_agent(args, env)
-    # Every transition is kept, so that with --save_buffer the batch is the paper's final buffer.
-    replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
+    args.buffer_size = args.buffer_size or cli.ONLINE_BUFFER_SIZE
+    kept = min(args.buffer_size, args.max_timesteps)
+    replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, kept)
+    snapshots = Snapshots(env, range(args.max_timesteps - kept, args.max_timesteps), args.seed)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
     evaluate = evaluator(agent, args)
     title = "Stage 1: train the behavioural policy"
-    show_settings(title, DDPG, args, "start_timesteps", "gaussian_std", "batch_size")
-    recorder = Recorder(results, args, "timesteps", model)
+    shown = ["start_timesteps", "gaussian_std", "buffer_size", "batch_size"]
+    show_settings(title, DDPG, args, *shown)
+    model = folders.model("behavioral")
+    recorder = Recorder(folders.results("behavioral"), args, "timesteps", model)
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
+        snapshots.look(timestep)
         return noisy(state, uniform=timestep < args.start_timesteps)
 
-    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, prefix)
+    def save_batch(returns: list[float]) -> None:
+        record = batch_record(args, model, returns, replay_buffer)
+        states = snapshots.rows(replay_buffer)
+        replay_buffer.save(folders.buffer(args.buffer_name), record, states)
+
+    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, save_batch)
     recorder.finish()
 
 
@@ -158,23 +167,24 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     results = folders.results(f"buffer_performance_{args.buffer_name}")
     refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     env = make_env(args.env)
-    model = folders.model("behavioral")
-    require_made(model, "behavioural policy", args, "--train_behavioral")
-
+    model = cli.behavioural_policy(args)
     agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
+    snapshots = Snapshots(env, range(args.max_timesteps), args.seed)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
     title = "Stage 2: generate a batch"
-    show_settings(title, DDPG, args, "buffer_name", "gaussian_std", "rand_action_p")
+    shown = ["behavioral_seed", "behavioral_policy", "gaussian_std", "rand_action_p"]
+    show_settings(title, DDPG, args, "buffer_name", *shown)
     recorder = Recorder(results, args, "timesteps")
 
-    def act(state: np.ndarray, _timestep: int) -> np.ndarray:
+    def act(state: np.ndarray, timestep: int) -> np.ndarray:
+        snapshots.look(timestep)
         return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
 
     returns = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed)
-    record = batch_record(args, returns, replay_buffer.size)
-    replay_buffer.save(prefix, record)
+    record = batch_record(args, model, returns, replay_buffer)
+    replay_buffer.save(prefix, record, snapshots.rows(replay_buffer))
     recorder.add(args.max_timesteps, evaluator(agent, args)(), {})
     recorder.finish(batch=record)
 
@@ -182,15 +192,15 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
 def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
-    results, model = folders.results(label), folders.model(label)
-    refuse_existing([results, results.with_suffix(".json"), model], args.overwrite)
+    refuse_existing(folders.run_files(label), args.overwrite)
     env = make_env(args.env)
     replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
 
     agent = make_agent(args, env)
     kind = ALGORITHMS[args.algorithm]
-    show_settings("Stage 3: learn offline", kind, args, "buffer_name", "batch_size")
-    recorder = Recorder(results, args, "iterations", model)
+    shown = ["buffer_name", "buffer_size", "batch_size"]
+    show_settings("Stage 3: learn offline", kind, args, *shown)
+    recorder = Recorder(folders.results(label), args, "iterations", folders.model(label))
     evaluate = evaluator(agent, args)
     learn(agent, replay_buffer, args, evaluate, recorder)
     recorder.finish()
@@ -203,7 +213,8 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
     require_made(state_file, "batch", args, "--generate_buffer")
     require_env(prefix, args.env)
     replay_buffer = ReplayBuffer(state_dim, action_dim, args.device, max_size=1)
-    replay_buffer.load(prefix)
+    replay_buffer.load(prefix, args.buffer_size)
+    args.buffer_size = replay_buffer.size
     beyond = replay_buffer.action.abs().max(1).values > max_action * (1 + 1e-6)
     if beyond.any():
         raise InputError(

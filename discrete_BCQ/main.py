@@ -61,7 +61,6 @@ VECTOR: dict[str, Any] = {
     "eval_eps": 0.0,
 }
 LOW_NOISE_EPS = 0.001  # ε of the low-noise episodes of a batch
-ONLINE_BUFFER_SIZE = int(1e6)
 BEHAVIOURAL = "DQN"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
@@ -99,13 +98,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     by_kind("adam_eps", cli.nonnegative, "Adam's ε, added to the denominator")
     by_kind("target_update_freq", cli.count, "updates between two of the target network")
     add = parser.add_argument
-    add(
-        "--buffer_size",
-        type=cli.count,
-        default=None,
-        help="stage 1: transitions kept, the newest (default: 1e6); stage 3: transitions of the "
-        "batch used, the first (default: all)",
-    )
     add(
         "--BCQ_threshold",
         dest="threshold",
@@ -177,15 +169,13 @@ def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[]
 
 def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 1: DQN online, one update every `train_freq` steps; saves the policy."""
-    results, model = folders.results("behavioral"), folders.model("behavioral")
-    prefix = folders.buffer(args.buffer_name)
     stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
-    refuse_existing([results, results.with_suffix(".json"), model, *stale], args.overwrite)
+    refuse_existing([*folders.run_files("behavioral"), *stale], args.overwrite)
 
     env = make_env(args.env)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
-    args.buffer_size = args.buffer_size or ONLINE_BUFFER_SIZE
+    args.buffer_size = args.buffer_size or cli.ONLINE_BUFFER_SIZE
     kept = min(args.buffer_size, args.max_timesteps)
     replay_buffer = make_buffer(env, args.device, kept)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
@@ -193,13 +183,19 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
     schedule = ["start_timesteps", "initial_eps", "end_eps", "eps_decay_period", "train_freq"]
     title = "Stage 1: train the behavioural policy"
     show_settings(title, DQN, args, "eval_eps", *schedule, "buffer_size", "batch_size")
-    recorder = Recorder(results, args, "timesteps", model)
+    model = folders.model("behavioral")
+    recorder = Recorder(folders.results("behavioral"), args, "timesteps", model)
 
     def act(state: np.ndarray, timestep: int) -> int:
         uniform = timestep < args.start_timesteps
         return noisy(state, 1.0 if uniform else epsilon(agent.updates, args))
 
-    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, prefix, args.train_freq)
+    def save_batch(returns: list[float]) -> None:
+        record = batch_record(args, model, returns, replay_buffer)
+        replay_buffer.save(folders.buffer(args.buffer_name), record)
+
+    freq = args.train_freq
+    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, save_batch, freq)
     recorder.finish()
 
 
@@ -210,15 +206,14 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     env = make_env(args.env)
     resolve_by_kind(args, env)
-    model = folders.model("behavioral")
-    require_made(model, "behavioural policy", args, "--train_behavioral")
-
+    model = cli.behavioural_policy(args)
     agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
     title = "Stage 2: generate a batch"
-    show_settings(title, DQN, args, "eval_eps", "buffer_name", "low_noise_p", "rand_action_p")
+    shown = ["behavioral_seed", "behavioral_policy", "low_noise_p", "rand_action_p"]
+    show_settings(title, DQN, args, "eval_eps", "buffer_name", *shown)
     recorder = Recorder(results, args, "timesteps")
     eps = args.rand_action_p
 
@@ -231,7 +226,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
         return noisy(state, eps)
 
     returns = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode)
-    record = batch_record(args, returns, replay_buffer.size)
+    record = batch_record(args, model, returns, replay_buffer)
     replay_buffer.save(prefix, record)
     recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
     recorder.finish(batch=record)
@@ -240,8 +235,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
 def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
-    results, model = folders.results(label), folders.model(label)
-    refuse_existing([results, results.with_suffix(".json"), model], args.overwrite)
+    refuse_existing(folders.run_files(label), args.overwrite)
     env = make_env(args.env)
     resolve_by_kind(args, env)
     replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
@@ -249,7 +243,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     agent = make_agent(args, env)
     kind, shown = ALGORITHMS[args.algorithm], ["buffer_name", "buffer_size", "batch_size"]
     show_settings("Stage 3: learn offline", kind, args, "eval_eps", *shown)
-    recorder = Recorder(results, args, "iterations", model)
+    recorder = Recorder(folders.results(label), args, "iterations", folders.model(label))
     evaluate = evaluator(agent, args, env)
     learn(agent, replay_buffer, args, evaluate, recorder)
     recorder.finish()

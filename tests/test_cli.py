@@ -91,8 +91,11 @@ def test_the_three_stages_run_from_inside_the_folder_and_from_elsewhere(
     files = {path for path in snapshot(folder) if "tensorboard" not in path}
     name = "Pendulum-v1_0"
     assert files == {
-        f"models/behavioral_{name}.pt",
-        f"models/BCQ_Robust_{name}.pt",
+        *(
+            f"models/{run}_{name}{end}"
+            for run in ("behavioral", "BCQ_Robust")
+            for end in (".pt", "_best.pt")
+        ),
         *(f"buffers/Robust_{name}_{column}.npy" for column in (*COLUMNS, "ptr")),
         f"buffers/Robust_{name}.json",
         *(
@@ -135,7 +138,7 @@ def test_the_same_command_and_seed_give_identical_buffers_and_weights(
         assert run_main(main, *PENDULUM, *stage, "--output_dir", str(tmp_path)).status == 0
     first, second = snapshot(folder), snapshot(tmp_path)
     same = [path for path in second if path.endswith((".npy", ".pt"))]
-    assert len(same) == 2 + 6 + 3
+    assert len(same) == 4 + 6 + 3
     assert [path for path in same if first[path] != second[path]] == []
 
 
@@ -692,7 +695,8 @@ def test_another_algorithms_model_is_no_behavioural_policy(folder: Path) -> None
 
 @pytest.mark.parametrize("stage", ["train", "learn"])
 def test_where_the_model_cannot_be_written_there_is_no_model(stage: str, folder: Path) -> None:
-    (folder / "models" / "behavioral_ToyReach-v0_0.pt").unlink()
+    for model in (folder / "models").iterdir():
+        model.unlink()
     more = ["--overwrite", "--algorithm", "DDPG"]
     with largest_file(16_000):
         outcome = toy(folder, stage, *more)

@@ -211,7 +211,7 @@ def test_the_other_defaults_are_the_papers() -> None:
         "discount": 0.99, "eval_episodes": 10, "buffer_size": None, "device": "auto",
     }  # fmt: skip
     assert {name: flags[name] for name in table} == table
-    assert main.LOW_NOISE_EPS == 0.001 and main.ONLINE_BUFFER_SIZE == 1_000_000
+    assert main.LOW_NOISE_EPS == 0.001 and main.cli.ONLINE_BUFFER_SIZE == 1_000_000
 
 
 def test_help_shows_both_values() -> None:
@@ -283,8 +283,11 @@ def test_the_three_stages_leave_their_files_and_exact_counts(folder: Path) -> No
     name = f"{PICK}_0"
     columns = ("state", "action", "next_state", "reward", "not_done", "ptr")
     assert set(snapshot(folder)) == {
-        f"models/behavioral_{name}.pt",
-        f"models/BCQ_Default_{name}.pt",
+        *(
+            f"models/{run}_{name}{end}"
+            for run in ("behavioral", "BCQ_Default")
+            for end in (".pt", "_best.pt")
+        ),
         *(f"buffers/Default_{name}_{column}.npy" for column in columns),
         f"buffers/Default_{name}.json",
         *(
@@ -402,7 +405,7 @@ def test_an_id_with_a_slash_becomes_no_folder(pacman: Path) -> None:
     assert all(path.is_file() for path in pacman.glob("*/*"))
     name = "ALE-MsPacman-v5_0"
     assert {path.name for path in (pacman / "models").iterdir()} == {
-        f"behavioral_{name}.pt", f"BCQ_Default_{name}.pt"
+        f"{run}_{name}{end}" for run in ("behavioral", "BCQ_Default") for end in (".pt", "_best.pt")
     }  # fmt: skip
     assert (pacman / "buffers" / f"Default_{name}_state_221.npy").exists()
 
