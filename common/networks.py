@@ -48,18 +48,32 @@ def mlp(inputs: int, hidden: list[int], outputs: int) -> MLP:
     return MLP(*layers, nn.Linear(widths[-1], outputs))
 
 
-@torch.no_grad()
-def soft_update(source: nn.Module, target: nn.Module, tau: float) -> None:
-    """Polyak averaging, θ' <- τ θ + (1 − τ) θ', in place in `target`.
+class SoftUpdate:
+    """Polyak averaging of one network into its target: θ' <- τ θ + (1 − τ) θ', in place.
 
-    Raises: ValueError where the two networks differ in their number of parameters; RuntimeError
-    where they differ in shapes.
+    For small networks, whose parameters take as long to list as to average: they are listed once.
+
+    Raises: ValueError where the two networks differ in their number of parameters; RuntimeError,
+    when called, where they differ in shapes.
     """
-    weights: list[Tensor] = list(source.parameters())
-    targets: list[Tensor] = list(target.parameters())
-    if len(weights) != len(targets):
-        raise ValueError(f"source has {len(weights)} parameters, target has {len(targets)}")
-    torch._foreach_lerp_(targets, weights, tau)
+
+    def __init__(self, source: nn.Module, target: nn.Module) -> None:
+        self.weights: list[Tensor] = list(source.parameters())
+        self.targets: list[Tensor] = list(target.parameters())
+        if len(self.weights) != len(self.targets):
+            raise ValueError(
+                f"source has {len(self.weights)} parameters, target has {len(self.targets)}"
+            )
+
+    @torch.no_grad()
+    def __call__(self, tau: float) -> None:
+        """Move the target by the rate τ."""
+        torch._foreach_lerp_(self.targets, self.weights, tau)
+
+
+def soft_update(source: nn.Module, target: nn.Module, tau: float) -> None:
+    """One `SoftUpdate`. Raises: as that does."""
+    SoftUpdate(source, target)(tau)
 
 
 class Mean:

@@ -1,5 +1,7 @@
 """Adam without the bookkeeping: as fast as its kernel on small networks too."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam
@@ -31,7 +33,23 @@ class FusedAdam(Adam):
                 "exp_avg": torch.zeros_like(weight),
                 "exp_avg_sq": torch.zeros_like(weight),
             }
+        self._lay_out()
         _keep_freed_memory()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called by copies, `pickle` and `load_state_dict`: the tensors are others then."""
+        super().__setstate__(state)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Gather the state in the lists that the kernel takes, once for all steps."""
+        states = [self.state[weight] for weight in self.param_groups[0]["params"]]
+        # One tensor holds all step counts, so that one addition counts a step of all weights.
+        self._step = torch.stack([state["step"] for state in states])
+        for state, step in zip(states, self._step.unbind(), strict=True):
+            state["step"] = step
+        names = ("exp_avg", "exp_avg_sq", "step")
+        self._averages, self._squares, self._steps = ([s[name] for s in states] for name in names)
 
     @torch.no_grad()
     def minimize(self, loss: Tensor) -> None:
@@ -43,16 +61,14 @@ class FusedAdam(Adam):
             # The kernel walks through memory: what it is given must lie in the same order.
             if gradients[place].stride() != weight.stride():
                 gradients[place] = torch.empty_like(weight).copy_(gradients[place])
-        states = [self.state[weight] for weight in weights]
-        steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, 1)
+        self._step += 1
         torch._fused_adam_(
             weights,
             gradients,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            self._averages,
+            self._squares,
             [],
-            steps,
+            self._steps,
             lr=group["lr"],
             beta1=beta1,
             beta2=beta2,

@@ -67,8 +67,8 @@ class BC:
 
     def imitation_loss(self, logits: Tensor, action: Tensor) -> Tensor:
         """−log G(a | s) + 0.01·logits², means over batch and actions; (B, K), (B, 1) -> ()."""
-        log_prob = F.log_softmax(logits, 1)
-        return F.nll_loss(log_prob, action.squeeze(1)) + LOGIT_PENALTY * logits.pow(2).mean()
+        cloning = F.cross_entropy(logits, action.squeeze(1))
+        return cloning + LOGIT_PENALTY * logits.square().mean()
 
     def update(self, batch: Batch) -> Figures:
         """One gradient step on the given batch; the loss, as a tensor."""

@@ -24,6 +24,7 @@ from utils import (
     Buffer,
     Figures,
     FusedAdam,
+    SoftUpdate,
     as_input,
     features,
     head,
@@ -31,7 +32,6 @@ from utils import (
     load_state,
     mean_figures,
     save_state,
-    soft_update,
     state_of,
 )
 
@@ -83,6 +83,7 @@ class BCQ:
             raise ValueError(f"threshold must lie in [0, 1], got {threshold}")
         self.network = Network(state_shape, num_actions).to(device)
         self.target_network = deepcopy(self.network).requires_grad_(False)
+        self.soft_update = SoftUpdate(self.network, self.target_network)
         self.optimizer = FusedAdam(self.network, lr, eps=adam_eps)
         self.updates = 0
 
@@ -102,12 +103,12 @@ class BCQ:
         # The difference of two logits is that of the log-probabilities, whatever normalises them.
         below_best = logits - logits.max(1, keepdim=True).values
         log_threshold = math.log(self.threshold) if self.threshold > 0 else -math.inf
-        return (below_best > log_threshold) | (below_best == 0)
+        return below_best > log_threshold if self.threshold < 1 else below_best == 0
 
     def best_allowed(self, state: Tensor) -> Tensor:
         """argmax Q(s, a) over the allowed a, by the online network. (B, *S) -> (B, 1) int64."""
         q, logits = self.network(state)
-        return q.masked_fill(~self.allowed(logits), -math.inf).argmax(1, keepdim=True)
+        return q.where(self.allowed(logits), -math.inf).argmax(1, keepdim=True)
 
     @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
@@ -122,8 +123,8 @@ class BCQ:
 
     def imitation_loss(self, logits: Tensor, action: Tensor) -> Tensor:
         """−log G(a | s) + 0.01·logits², means over batch and actions; (B, K), (B, 1) -> ()."""
-        log_prob = F.log_softmax(logits, 1)
-        return F.nll_loss(log_prob, action.squeeze(1)) + LOGIT_PENALTY * logits.pow(2).mean()
+        cloning = F.cross_entropy(logits, action.squeeze(1))
+        return cloning + LOGIT_PENALTY * logits.square().mean()
 
     def update(self, batch: Batch) -> Figures:
         """One iteration of Algorithm 1 on the given batch; the losses and mean Q, as tensors."""
@@ -137,7 +138,7 @@ class BCQ:
 
         self.updates += 1
         if self.updates % self.target_update_freq == 0:
-            soft_update(self.network, self.target_network, self.tau)
+            self.soft_update(self.tau)
         return {
             "value_loss": value_loss.detach(),
             "imitation_loss": imitation_loss.detach(),

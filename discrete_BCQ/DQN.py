@@ -22,13 +22,13 @@ from utils import (
     Buffer,
     Figures,
     FusedAdam,
+    SoftUpdate,
     features,
     head,
     load_agent,
     load_state,
     mean_figures,
     save_state,
-    soft_update,
     state_of,
 )
 
@@ -66,6 +66,7 @@ class DQN:
     ) -> None:
         self.network = Network(state_shape, num_actions).to(device)
         self.target_network = deepcopy(self.network).requires_grad_(False)
+        self.soft_update = SoftUpdate(self.network, self.target_network)
         self.optimizer = FusedAdam(self.network, lr, eps=adam_eps)
         self.updates = 0
 
@@ -101,7 +102,7 @@ class DQN:
 
         self.updates += 1
         if self.updates % self.target_update_freq == 0:
-            soft_update(self.network, self.target_network, self.tau)
+            self.soft_update(self.tau)
         return {"value_loss": value_loss.detach(), "q": q.detach().mean()}
 
     def train(

@@ -1,6 +1,7 @@
 """Every formula of discrete BCQ, DQN and BC on networks with known answers, worked out by hand."""
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -232,6 +233,19 @@ def test_frames_are_read_as_0_to_255_whatever_their_type_and_layout() -> None:
     assert torch.equal(pixels, view.float())
     assert pixels.is_contiguous(memory_format=torch.channels_last)
     assert variant.utils.as_input(pixels) is pixels
+
+
+def test_a_head_computes_with_its_own_parameters_after_a_copy_a_move_and_a_load() -> None:
+    head = variant.utils.head((8,), 4)
+    other = deepcopy(head).to(torch.float64)
+    assert all(a is b for a, b in zip(sum(other.layers, ()), other.parameters(), strict=True))
+    assert not {*map(id, head.parameters())} & {*map(id, other.parameters())}
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.add_(1)
+    other.load_state_dict(head.state_dict())
+    states = torch.randn(5, 8)
+    torch.testing.assert_close(other(states.double()).float(), head(states))
 
 
 # --- one update

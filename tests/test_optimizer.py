@@ -1,5 +1,6 @@
 """`FusedAdam.minimize` is torch's Adam, number for number and file for file."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -79,3 +80,19 @@ def test_its_state_is_torchs_and_learning_goes_on_from_it(first: type) -> None:
             fused.minimize(net(x).pow(2).mean())
         ends.append([weight.detach().clone() for weight in net.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_a_copy_learns_on_by_itself() -> None:
+    net = network()
+    fast = FusedAdam(net, 1e-2)
+    inputs = losses(net, 4)
+    for x in inputs[:2]:
+        fast.minimize(net(x).pow(2).mean())
+    twin, twins = deepcopy((net, fast))
+    for one, optimizer in ((net, fast), (twin, twins)):  # one after the other: nothing is shared
+        for x in inputs[2:]:
+            optimizer.minimize(one(x).pow(2).mean())
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters(), strict=True))
+    for one, optimizer in ((net, fast), (twin, twins)):
+        states = [optimizer.state[weight] for weight in one.parameters()]
+        assert [state["step"].item() for state in states] == [4.0] * len(states)
