@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from common.errors import InputError
 
@@ -64,6 +65,14 @@ def with_time_limit(env: gym.Env) -> gym.Env:
     if env.spec is not None and env.spec.max_episode_steps is None:
         return gym.wrappers.TimeLimit(env, EPISODE_STEPS)
     return env
+
+
+def needs_rescaling(actions: gym.spaces.Box) -> bool:
+    """Whether bounds are not symmetric or not the same in every dimension: then actions are scaled.
+
+    Agents of continuous_BCQ act in [−m, m]^A; what imports data must scale as its make_env does.
+    """
+    return bool(np.any(actions.low != -actions.high) or np.any(actions.high != actions.high[0]))
 
 
 def announce_current_id(env_id: str) -> str:

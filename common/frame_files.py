@@ -58,18 +58,21 @@ def write(
     frames_at: Callable[[slice], np.ndarray],
     record: dict[str, Any] | None,
 ) -> None:
-    """Write the columns, the frames that `frames_at` gives for a slice of them, and `record`.
+    """Write the frames that `frames_at` gives for a slice of them, the columns, and `record`.
+
+    The slices are asked for in order, so that frames can be read as they are written; the columns
+    come after them, so that what is learned from the frames can still go into those.
 
     Raises: InputError where a file cannot be written; then all are as they were.
     """
     ends = [min(start + chunk, frames) for start in range(0, frames, chunk)]
     paths = [column_path(prefix, name) for name in columns]
     chunks = [column_path(prefix, f"state_{end}") for end in ends]
-    with replacing(*paths, *chunks, f"{prefix}.json") as [*temporaries, json_temporary]:
-        for temporary, array in zip(temporaries, columns.values(), strict=False):
-            write_array(temporary, array)
-        for number, temporary in enumerate(temporaries[len(paths) :]):
+    with replacing(*chunks, *paths, f"{prefix}.json") as [*temporaries, json_temporary]:
+        for number, temporary in enumerate(temporaries[: len(chunks)]):
             _write_frames(temporary, number * chunk, ends[number], frames_at)
+        for temporary, array in zip(temporaries[len(chunks) :], columns.values(), strict=True):
+            write_array(temporary, array)
         write_json(json_temporary, record or {})
     chunk_name = re.compile(re.escape(Path(prefix).name) + r"_state_\d+\.npy")
     for path in Path(prefix).parent.iterdir():

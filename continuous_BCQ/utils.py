@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from common.environments import make, with_time_limit
+from common.environments import make, needs_rescaling, with_time_limit
 from common.errors import InputError
 from common.networks import (
     Figures,
@@ -66,7 +66,7 @@ def make_env(env_id: str) -> gym.Env:
             f"--env {env_id} has states {states}; this folder needs a vector (Box), as in "
             "Hopper-v4 or Pendulum-v1"
         )
-    if np.any(actions.low != -actions.high) or np.any(actions.high != actions.high[0]):
+    if needs_rescaling(actions):
         # Rescaling rounds: what it makes of -1 or 1 may lie a float32 beyond the bounds.
         env = gym.wrappers.TransformAction(
             env, lambda a: a.clip(actions.low, actions.high), actions

@@ -1,0 +1,277 @@
+"""Other people's data, or your own, as a batch that main.py learns from; a batch as a Minari set.
+
+    python import_dataset.py --d4rl hopper_medium-v2.hdf5 --env Hopper-v4 --buffer_name D4RLmedium
+    python import_dataset.py --minari mujoco/hopper/expert-v0 --buffer_name Expert
+    python import_dataset.py --dqn_replay Pong/1/replay_logs --shards 0-4 --env PongNoFrameskip-v0
+    python import_dataset.py --csv log.csv --env Pendulum-v1 --buffer_name Mine
+    python import_dataset.py --export_minari pendulum/mine-v0 --env Pendulum-v1 --buffer_name Mine
+
+Then `main.py --env … --buffer_name …` learns, in continuous_BCQ or discrete_BCQ.
+"""
+
+import argparse
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from common.cli import folder, name, whole
+from common.environments import MUJOCO, announce_current_id, current_id
+from common.errors import InputError, run
+from common.files import ROOT, Folders, refuse_existing
+from common.record import provenance, require_env
+from common.replay import ReplayBuffer, column_path
+from common.scores import normalized_score
+from imports import batch, d4rl, dqn_replay, minari_sets, tables
+from imports.rows import Transitions
+from imports.task import Task, base_and_version, task_of
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """All flags; exactly one of them names the data."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument("--d4rl", type=Path, metavar="FILE", help="a D4RL .hdf5 file")
+    data.add_argument("--minari", metavar="ID_OR_PATH", help="a Minari data set")
+    data.add_argument(
+        "--dqn_replay", type=Path, metavar="FOLDER", help="a game of the DQN replay data set"
+    )
+    data.add_argument("--npz", type=Path, metavar="FILE", help="your own data: arrays")
+    data.add_argument("--csv", type=Path, metavar="FILE", help="your own data: columns")
+    data.add_argument(
+        "--export_minari", metavar="ID", help="write the batch --buffer_name as a Minari data set"
+    )
+    add = parser.add_argument
+    add("--env", help="gymnasium id of the task; --minari: the one it names, unless given")
+    add("--buffer_name", type=name, default="Imported", help="name of the batch (%(default)s)")
+    add("--seed", type=whole, default=0, help="part of the file names (%(default)s)")
+    add("--shards", type=shards, metavar="0-4", help="--dqn_replay: these alone (default: all)")
+    add("--clip_actions", action="store_true", help="clip actions beyond the environment's bounds")
+    add("--drop_bad_rows", action="store_true", help="leave rows with NaN or infinity out")
+    add(
+        "--output_dir",
+        type=folder,
+        default=None,
+        help="folder of buffers/ (default: the repository)",
+    )
+    add("--overwrite", action="store_true", help="replace a batch, or data set, of the same name")
+    return parser.parse_args(argv)
+
+
+def shards(text: str) -> list[int]:
+    """`0-4` -> [0, 1, 2, 3, 4]; `0,2` and `7` too."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        last = int(match[2] or match[1]) if match else -1
+        if not match or last < int(match[1]):
+            raise argparse.ArgumentTypeError(f"{text} is no range of shards such as 0-4, 0,2 or 7")
+        numbers += range(int(match[1]), last + 1)
+    return sorted(set(numbers))
+
+
+def compare_environments(what: str, recorded_in: str | None, env_id: str) -> None:
+    """A warning where the data are of another version of the environment.
+
+    Raises: InputError where they are of another environment.
+    """
+    if recorded_in is None or current_id(recorded_in) == env_id:
+        return
+    if base_and_version(recorded_in)[0] != base_and_version(env_id)[0]:
+        raise InputError(f"{what} was recorded in {recorded_in}, not in {env_id}: choose its --env")
+    print(
+        f"warning: {what} was recorded in {recorded_in}, and --env is {env_id}: versions differ in "
+        "states or rewards (README, 'From the original packages')"
+    )
+
+
+def d4rl_environment(path: Path, env_id: str) -> str | None:
+    """Where a file with a name of D4RL's was recorded: the -v2 tasks of MuJoCo; else None."""
+    names = {"halfcheetah": "HalfCheetah", "hopper": "Hopper", "walker2d": "Walker2d", "ant": "Ant"}
+    named = re.match(rf"({'|'.join(names)})[_-]", path.name.lower())
+    known = re.fullmatch(MUJOCO, base_and_version(env_id)[0])
+    return f"{names[named[1]]}-v2" if named and known else None
+
+
+def open_source(args: argparse.Namespace) -> tuple[batch.Source, Task]:
+    """The data that the flags name; sets `args.env` to the id it runs as."""
+    dataset = minari_sets.open_dataset(args.minari) if args.minari else None
+    recorded_in = minari_sets.made_in(dataset) if dataset else None
+    args.env = args.env or recorded_in
+    if not args.env:
+        raise InputError("--env is missing: the id of the environment the data are of")
+    args.env = announce_current_id(args.env)
+    task = task_of(args.env)
+    if task.atari:
+        raise InputError(
+            f"--env {args.env} is an Atari game: batches of frames come from --dqn_replay alone"
+        )
+    if dataset:
+        compare_environments(f"the Minari data set {args.minari}", recorded_in, args.env)
+        return minari_sets.read(dataset, args.minari, task), task
+    if args.d4rl:
+        compare_environments(str(args.d4rl), d4rl_environment(args.d4rl, args.env), args.env)
+        return d4rl.read(args.d4rl, task), task
+    if args.npz:
+        return tables.read_npz(args.npz, task), task
+    return tables.read_csv(args.csv, task), task
+
+
+def batch_record(args: argparse.Namespace, origin: dict[str, Any]) -> dict[str, Any]:
+    """What a batch's json says of where it is from; the counts are added as it is written."""
+    # Where the data lay on this machine is nobody's business, their name and hash are.
+    places = {"d4rl", "dqn_replay", "npz", "csv"}
+    arguments = {k: v.name if k in places and v else v for k, v in vars(args).items()}
+    record = provenance(argparse.Namespace(**arguments))
+    record["versions"] |= {package: version(package) for package in ("h5py", "minari")}
+    return record | {
+        "env": args.env,
+        "seed": args.seed,
+        "policy": None,
+        "stage": "import",
+        "in_order": True,
+        "source": origin,
+    }
+
+
+def report(source_name: str, summary: batch.Summary, task: Task, notes: list[str]) -> None:
+    """Print what was read."""
+    episodes, returns = summary.episodes, summary.episodes.returns
+    print(f"read {summary.transitions:,} transitions from {source_name}")
+    lines = {
+        "rows": f"{summary.rows:,}",
+        "episodes": f"{episodes.terminated + episodes.truncated:,} finished: "
+        f"{episodes.terminated:,} in a terminal state, {episodes.truncated:,} by time-out"
+        + ("; the last one unfinished" if episodes.steps else ""),
+    }
+    if len(returns):
+        mean = float(returns.mean())
+        score = normalized_score(task.env_id, mean)
+        lines["return"] = f"mean {mean:.4g}, from {returns.min():.4g} to {returns.max():.4g}"
+        lines["score"] = f"{score:.1f} (D4RL: 0 random, 100 expert)" if score is not None else "n/a"
+    actions = summary.actions
+    if task.num_actions is None:
+        lines["actions"] = f"from {actions.lowest:.4g} to {actions.highest:.4g}"
+        lines["actions"] += f", bounds {batch.bounds(task)}"
+        if task.rescaled:
+            lines["actions"] += "; scaled to [-1, 1] in the batch"
+        if actions.beyond:
+            lines["clipped"] = f"{actions.beyond:,} actions, the largest {actions.worst:g}"
+    else:
+        lines["actions"] = f"{actions.lowest:g} to {actions.highest:g} of {task.num_actions}"
+    for label, line in lines.items():
+        print(f"  {label:<10} {line}")
+    for why, count in summary.dropped.items():
+        print(f"  {'dropped':<10} {count:,}: {why}")
+    if episodes.longest > task.limit:
+        notes = [
+            *notes,
+            f"the longest episode has {episodes.longest:,} steps and {task.env_id} allows "
+            f"{task.limit:,}: are time-outs missing from the data?",
+        ]
+    for note in notes:
+        print(f"  {'note':<10} {note}")
+
+
+def import_data(args: argparse.Namespace) -> None:
+    """Read the data, write the batch, say what was in it."""
+    if args.shards and not args.dqn_replay:
+        raise InputError("--shards belongs to --dqn_replay")
+    if args.dqn_replay:
+        import_frames(args)
+        return
+    source, task = open_source(args)
+    folders = Folders(args.output_dir, args.env, args.seed)
+    existing = folders.batch_files(args.buffer_name)
+    refuse_existing(existing, args.overwrite)
+    prefix = folders.buffer(args.buffer_name)
+    record = batch_record(args, source.origin)
+    summary = batch.write(prefix, source, task, args.clip_actions, args.drop_bad_rows, record)
+    remove_stale(
+        existing, [column_path(prefix, column) for column in (*Transitions._fields, "ptr")]
+    )
+    report(source.what, summary, task, source.notes)
+    variant = "continuous_BCQ" if task.num_actions is None else "discrete_BCQ"
+    saved(args, prefix, variant)
+
+
+def import_frames(args: argparse.Namespace) -> None:
+    """The DQN replay data set: frames, for discrete_BCQ."""
+    if not args.env:
+        raise InputError("--env is missing: the id of the game, such as PongNoFrameskip-v0")
+    args.env = announce_current_id(args.env)
+    task = task_of(args.env)
+    if not task.atari:
+        raise InputError(f"--env {args.env} is no Atari game, which --dqn_replay holds")
+    replay = dqn_replay.read(args.dqn_replay, args.shards, task)
+    folders = Folders(args.output_dir, args.env, args.seed)
+    existing = folders.batch_files(args.buffer_name)
+    refuse_existing(existing, args.overwrite)
+    prefix = folders.buffer(args.buffer_name)
+    written, summary = dqn_replay.write(prefix, replay, batch_record(args, replay.origin))
+    remove_stale(existing, written)
+    report(replay.what, summary, task, replay.notes)
+    saved(args, prefix, "discrete_BCQ")
+
+
+def remove_stale(existing: list[Path], written: list[Path]) -> None:
+    """Delete what is left of a batch that was replaced, results that describe it included."""
+    for path in existing:
+        if path not in written and path.suffix == ".npy":
+            path.unlink(missing_ok=True)
+            if path.parent.name == "results":
+                path.with_suffix(".json").unlink(missing_ok=True)
+
+
+def saved(args: argparse.Namespace, prefix: Path, variant: str) -> None:
+    """Print where the batch is and what learns from it."""
+    seed = f" --seed {args.seed}" if args.seed else ""
+    other = f" --output_dir {args.output_dir}" if args.output_dir != ROOT else ""
+    print(f"saved {prefix}_*.npy; learn from it with:")
+    print(
+        f"  python {variant}/main.py --env {args.env} --buffer_name {args.buffer_name}{seed}{other}"
+    )
+
+
+def export_minari(args: argparse.Namespace) -> None:
+    """Write a batch as a Minari data set."""
+    if not args.env:
+        raise InputError("--env is missing: the id of the environment the batch is of")
+    args.env = announce_current_id(args.env)
+    task = task_of(args.env)
+    if task.atari:
+        raise InputError(f"--env {args.env} is an Atari game: its batches are not exported")
+    prefix = Folders(args.output_dir, args.env, args.seed).buffer(args.buffer_name)
+    if not column_path(prefix, "state").exists():
+        raise InputError(f"{column_path(prefix, 'state')} does not exist: there is no such batch")
+    require_env(prefix, args.env)
+    dtype = torch.float32 if task.num_actions is None else torch.int64
+    replay_buffer = ReplayBuffer(task.state_dim, task.action_dim, "cpu", 1, action_dtype=dtype)
+    replay_buffer.load(prefix)
+    columns = replay_buffer.rows(np.arange(replay_buffer.size))
+    kept = Transitions(*(column.numpy() for column in columns))
+    ends = minari_sets.episode_ends(kept)
+    description = (
+        f"{len(kept.state):,} transitions of {args.env}, the batch {args.buffer_name} with seed "
+        f"{args.seed}. A time-out is where one transition does not go on with the next."
+    )
+    target = minari_sets.export(args.export_minari, kept, task, args.overwrite, description)
+    print(f"wrote {len(kept.state):,} transitions in {int(ends.sum()):,} episodes")
+    print(f"saved {target}")
+
+
+def main() -> None:
+    """Import, or export, what the flags name."""
+    args = parse_args()
+    args.output_dir = (args.output_dir or ROOT).resolve()
+    if args.export_minari:
+        export_minari(args)
+    else:
+        import_data(args)
+
+
+if __name__ == "__main__":
+    run(main)

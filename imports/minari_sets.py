@@ -1,0 +1,233 @@
+"""Minari data sets, both ways: episodes of n actions and n + 1 observations.
+
+Source: the Minari library itself, which reads and writes the files.
+"""
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import minari
+import numpy as np
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_dataset import parse_dataset_id
+from minari.namespace import create_namespace, list_local_namespaces
+from minari.storage.datasets_root_dir import get_dataset_path
+
+from common.errors import InputError
+from imports.batch import Source
+from imports.reading import flags, numbers, reading
+from imports.rows import Rows, Transitions
+from imports.task import Task
+
+ROOT_VARIABLE = (
+    "MINARI_DATASETS_PATH"  # where Minari keeps data sets; ~/.minari/datasets unless set
+)
+
+
+def open_dataset(id_or_path: str) -> Any:
+    """The Minari data set of this id, fetched if it is not here, or in this folder.
+
+    Raises: InputError where there is none, it is damaged, or it cannot be fetched.
+    """
+    folder = Path(id_or_path)
+    if folder.is_dir():
+        data = folder / "data" if (folder / "data").is_dir() else folder
+        with reading(folder, "Minari data set"):
+            return minari.MinariDataset(data)
+    try:
+        parse_dataset_id(id_or_path)
+    except Exception:
+        raise InputError(
+            f"--minari {id_or_path} is no folder, and no id such as mujoco/hopper/expert-v0"
+        ) from None
+    if (get_dataset_path(id_or_path) / "data").exists():
+        with reading(f"the Minari data set {id_or_path}", "Minari data set"):
+            return minari.load_dataset(id_or_path)
+    try:
+        return minari.load_dataset(id_or_path, download=True)
+    except Exception as error:  # of the network, of the hub's own library, or of a server's answer
+        reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
+        raise InputError(
+            f"the Minari data set {id_or_path} is not in {get_dataset_path()} and cannot be "
+            f"fetched ({reason[:160]}): is the id right, the network there, "
+            "and minari[hf] installed?"
+        ) from error
+
+
+def made_in(dataset: Any) -> str | None:
+    """The id of the environment it was recorded in, where it says so."""
+    return dataset.env_spec.id if dataset.env_spec else None
+
+
+def read(dataset: Any, name: str, task: Task) -> Source:
+    """A Minari data set as rows, an episode a block."""
+    what = f"the Minari data set {name}"
+    notes: list[str] = []
+    with reading(what, "Minari data set"):
+        total, identity = int(dataset.total_steps), str(dataset.id)
+    origin = {"format": "minari", "id": identity, "made_in": made_in(dataset)}
+    return Source(what, _episodes(dataset, what, task, notes), total, "step", notes, origin)
+
+
+def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator[Rows]:
+    steps = unfinished = 0
+    with reading(what, "Minari data set"):
+        episodes = iter(dataset.iterate_episodes())
+    while True:
+        with reading(what, "Minari data set"):
+            episode = next(episodes, None)
+        if episode is None:
+            break
+        here = f"{what}: episode {episode.id}"
+        action = task.actions(f"{here}, actions", _array(f"{here}, actions", episode.actions))
+        count = len(action)
+        observations = _array(f"{here}, observations", episode.observations)
+        columns = (observations[:-1], episode.rewards, episode.terminations, episode.truncations)
+        if any(len(column) != count for column in columns):
+            lengths = ", ".join(str(len(column)) for column in columns[1:])
+            raise InputError(
+                f"{here} has {count} actions, {len(observations)} observations and {lengths} "
+                "rewards and ends: n actions belong to n + 1 observations; fetch it again"
+            )
+        if not count:
+            continue
+        observations = task.states(f"{here}, observations", observations)
+        reward = numbers(f"{here}, rewards", episode.rewards)
+        terminated = flags(f"{here}, terminations", episode.terminations)
+        truncated = flags(f"{here}, truncations", episode.truncations) & ~terminated
+        if not (terminated[-1] or truncated[-1]):
+            truncated[-1] = True  # what follows is another episode
+            unfinished += 1
+        state, next_state = observations[:-1], observations[1:]
+        number = np.arange(steps, steps + count)
+        steps += count
+        yield Rows(number, state, action, reward, terminated, truncated, next_state)
+    if unfinished:
+        notes.append(f"{unfinished:,} episodes say neither terminated nor truncated: cut there")
+
+
+def _array(what: str, column: Any) -> np.ndarray:
+    """A column of a space of arrays, or of several numbers, as one array."""
+    if isinstance(column, tuple) and all(np.ndim(part) == 1 for part in column):
+        return np.stack(column, 1)
+    if not isinstance(column, np.ndarray):
+        kind = f"keys {', '.join(column)}" if isinstance(column, dict) else type(column).__name__
+        raise InputError(f"{what}: {kind}, not vectors, which is what the agents here take")
+    return column
+
+
+def export(
+    dataset_id: str, batch: Transitions, task: Task, overwrite: bool, description: str
+) -> Path:
+    """Write a batch (numpy columns, oldest first) as a Minari data set; where it lies now.
+
+    The data set is made and read back in a folder beside its place, then moved there.
+
+    Raises: InputError for an id that is none or taken, and where it cannot be written.
+    """
+    try:
+        namespace, _, version = parse_dataset_id(dataset_id)
+        valid = version is not None
+    except Exception:
+        valid = False
+    if not valid or ".." in dataset_id:
+        raise InputError(
+            f"--export_minari {dataset_id} is no id such as hopper/mine-v0: letters, digits, '-', "
+            "'_', '/' and a version"
+        )
+    target = get_dataset_path(dataset_id)
+    if target.exists() and not overwrite:
+        raise InputError(f"{target} exists: --overwrite replaces it, another id keeps both")
+    root = get_dataset_path()
+    work = root / f".import_dataset.{os.getpid()}.tmp"
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        with _minari_root(work), warnings.catch_warnings():
+            # Minari would like more metadata than a batch has.
+            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            minari.create_dataset_from_buffers(
+                dataset_id,
+                _buffers(batch, task),
+                env=gym.spec(task.env_id),
+                observation_space=spaces.Box(-np.inf, np.inf, (task.state_dim,), np.float32),
+                action_space=_action_space(task),
+                description=description,
+            )
+            steps = sum(len(episode) for episode in minari.load_dataset(dataset_id))
+            assert steps == len(batch.state), f"{steps} of {len(batch.state)} steps read back"
+            made = get_dataset_path(dataset_id)
+        if namespace is not None and namespace not in list_local_namespaces():
+            create_namespace(namespace)
+        if target.exists():
+            shutil.rmtree(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made.replace(target)
+    except OSError as error:
+        reason = error.strerror or str(error).splitlines()[0]
+        raise InputError(
+            f"cannot write the Minari data set {target}: {reason}; free some space or set "
+            f"{ROOT_VARIABLE} to another folder"
+        ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+@contextmanager
+def _minari_root(folder: Path) -> Iterator[None]:
+    """Minari's data sets lie in `folder` within the block: it asks the environment each time."""
+    before = os.environ.get(ROOT_VARIABLE)
+    os.environ[ROOT_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ROOT_VARIABLE]
+        else:
+            os.environ[ROOT_VARIABLE] = before
+
+
+def _action_space(task: Task) -> gym.Space:
+    if task.num_actions is not None:
+        return spaces.Discrete(task.num_actions)
+    # Rescaled actions are float64 numbers, that they be rescaled back exactly.
+    dtype = np.float64 if task.rescaled else np.float32
+    return spaces.Box(task.low.astype(dtype), task.high.astype(dtype), dtype=dtype)
+
+
+def episode_ends(batch: Transitions) -> np.ndarray:
+    """(N,): whether an episode ends with a transition.
+
+    It does where the next state is terminal or is not, bit by bit, the state of the next row; a
+    batch has no other sign of a time limit. The last transition ends its episode.
+    """
+    same = batch.next_state[:-1].view(np.uint32) == batch.state[1:].view(np.uint32)
+    return np.append(~same.all(1), True) | (batch.not_done[:, 0] == 0)
+
+
+def _buffers(batch: Transitions, task: Task) -> Iterator[EpisodeBuffer]:
+    first = 0
+    actions = task.from_batch(batch.action)
+    for number, last in enumerate(np.flatnonzero(episode_ends(batch)).tolist()):
+        rows = slice(first, last + 1)
+        terminated = batch.not_done[rows, 0] == 0
+        truncated = np.zeros(len(terminated), bool)
+        truncated[-1] = not terminated[-1]
+        yield EpisodeBuffer(
+            id=number,
+            observations=np.concatenate([batch.state[rows], batch.next_state[last : last + 1]]),
+            actions=actions[rows, 0] if task.num_actions is not None else actions[rows],
+            rewards=batch.reward[rows, 0],
+            terminations=terminated,
+            truncations=truncated,
+        )
+        first = last + 1

@@ -1,0 +1,198 @@
+"""Logged rows -> transitions: which row is followed by which, and which has no successor.
+
+Source: Fu et al., D4RL, 2020 (arXiv 2004.07219), whose files these rules are for.
+
+A row is one step: a state, what was done in it, and whether the episode ended there. Its successor
+is the next row of the same episode, never the first of the next. So a row that a time limit cut has
+none, unless the data hold next states, and is dropped; a terminal row is kept, for its next state
+is never used (its own stands in its place).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from common.errors import InputError
+from imports.reading import flags, numbers
+from imports.task import Task
+
+NO_SUCCESSOR = "ended by time-out, and the data hold no next state"
+UNFINISHED = "the last row, and the data hold no next state"
+BAD = "NaN or infinity in it or in its next state (--drop_bad_rows)"
+
+Columns = dict[str, np.ndarray]
+
+
+class Transitions(NamedTuple):
+    """The columns of a batch as numpy arrays: (n, S), (n, A), (n, S), (n, 1), (n, 1)."""
+
+    state: np.ndarray
+    action: np.ndarray
+    next_state: np.ndarray
+    reward: np.ndarray
+    not_done: np.ndarray
+
+
+class Rows(NamedTuple):
+    """n rows in the order they were logged.
+
+    number (n,): where each stands in the source; state (n, S), action (n, A) as the environment
+    takes it, reward (n, 1); terminated, truncated (n,) bool, never both; next_state
+    (n, S), or None where it is the state of the row after.
+    """
+
+    number: np.ndarray
+    state: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    next_state: np.ndarray | None
+
+    @property
+    def finite(self) -> np.ndarray:
+        """(n,): whether every number of the row is one."""
+        parts = [self.state, self.action, self.reward]
+        parts += [] if self.next_state is None else [self.next_state]
+        return np.all([np.isfinite(part).all(1) for part in parts], 0)
+
+
+def logged(
+    blocks: Iterable[Columns], what: str, names: dict[str, str], task: Task, notes: list[str]
+) -> Iterator[Rows]:
+    """Blocks of columns as a file holds them -> `Rows`.
+
+    The columns are state, action, reward, and of terminated, truncated, episode (an id a row) and
+    next_state those that there are; `names` is what the file calls them. Without truncated and
+    episode, the environment's step limit splits episodes, and a note says so.
+
+    Raises: InputError for columns that are no numbers, or do not fit the environment.
+    """
+
+    def named(column: str) -> str:
+        return f"{what}: {names.get(column, column)}"
+
+    seen: set[object] = set()
+    steps = 0
+    by_limit = "truncated" not in names and "episode" not in names
+    if by_limit:
+        notes.append(
+            f"no {'timeouts' if names['state'] == 'observations' else 'truncated or episode'} "
+            f"column: episodes are split at {task.env_id}'s limit of {task.limit:,} steps"
+        )
+    if "terminated" not in names:
+        notes.append("no terminated column: the end of every episode counts as a time-out")
+    for columns, following in _with_the_next(blocks):
+        state = task.states(named("state"), columns["state"])
+        count = len(state)
+        ended = {
+            name: flags(named(name), columns[name]) if name in names else np.zeros(count, bool)
+            for name in ("terminated", "truncated")
+        }
+        if "episode" in names:
+            ended["truncated"] |= _last_of_its_episode(
+                named("episode"), columns["episode"], following, seen
+            )
+        if by_limit:
+            steps, ended["truncated"] = _at_the_limit(ended["terminated"], task.limit, steps)
+        next_state = None
+        if "next_state" in names:
+            next_state = task.states(named("next_state"), columns["next_state"])
+            unknown = ended["terminated"] & ~np.isfinite(next_state).all(1)
+            next_state[unknown] = state[unknown]
+        yield Rows(
+            columns["number"],
+            state,
+            task.actions(named("action"), columns["action"]),
+            _one_a_row(named("reward"), numbers(named("reward"), columns["reward"])),
+            ended["terminated"],
+            ended["truncated"] & ~ended["terminated"],
+            next_state,
+        )
+
+
+def _with_the_next(blocks: Iterable[Columns]) -> Iterator[tuple[Columns, Columns | None]]:
+    """Every block with the one that follows it."""
+    held = None
+    for block in chain(blocks, [None]):
+        if held is not None:
+            yield held, block
+        held = block
+
+
+def _last_of_its_episode(
+    what: str, episode: np.ndarray, following: Columns | None, seen: set[object]
+) -> np.ndarray:
+    """(n,): whether the next row has another id, or there is none.
+
+    Raises: InputError where an id comes back after another's rows.
+    """
+    if episode.size != len(episode):
+        raise InputError(f"{what} has shape {episode.shape}, not one id a row")
+    ids = episode.reshape(-1)
+    after = following["episode"].reshape(-1)[:1] if following else ids[:0]
+    last = np.append(ids[1:] != ids[:-1], ids[-1] != after if len(after) else True).astype(bool)
+    for one in ids[last].tolist():
+        if one in seen:
+            raise InputError(
+                f"{what} {one} comes back after rows of another episode: sort the rows by episode"
+            )
+        seen.add(one)
+    return last
+
+
+def _at_the_limit(terminated: np.ndarray, limit: int, steps: int) -> tuple[int, np.ndarray]:
+    """Ends by the step limit, of an episode `steps` old; how old the last one is afterwards."""
+    truncated = np.zeros(len(terminated), bool)
+    first = -steps
+    for last in np.flatnonzero(terminated).tolist():
+        truncated[first + limit - 1 : last : limit] = True
+        first = last + 1
+    truncated[first + limit - 1 :: limit] = True
+    return (len(terminated) - first) % limit, truncated
+
+
+def _one_a_row(what: str, reward: np.ndarray) -> np.ndarray:
+    if reward.shape[1] != 1:
+        raise InputError(f"{what} is {reward.shape[1]} wide, not one number a row")
+    return reward
+
+
+def transitions(blocks: Iterable[Rows], dropped: Counter[str]) -> Iterator[Transitions]:
+    """Rows -> transitions; counts in `dropped` what has no successor, and why."""
+    held: Rows | None = None
+    for block in blocks:
+        rows = block if held is None else _joined(held, block)
+        held = None
+        if rows.next_state is None and not (rows.terminated[-1] or rows.truncated[-1]):
+            held = Rows(*(column[-1:] if column is not None else None for column in rows))  # type: ignore[arg-type]
+        yield _paired(rows, dropped, waits=held is not None)
+    if held is not None:
+        dropped[UNFINISHED] += 1
+
+
+def _joined(one: Rows, other: Rows) -> Rows:
+    pairs = zip(one, other, strict=True)
+    columns = (None if one is None else np.concatenate([one, other]) for one, other in pairs)
+    return Rows(*columns)  # type: ignore[arg-type]
+
+
+def _paired(rows: Rows, dropped: Counter[str], waits: bool) -> Transitions:
+    """The transitions of these rows; the last waits for the block that has its successor."""
+    kept = np.ones(len(rows.state), bool)
+    next_state = rows.next_state
+    if next_state is None:
+        successor = np.append(rows.state[1:], rows.state[-1:], axis=0)
+        next_state = np.where(rows.terminated[:, None], rows.state, successor)
+        dropped[NO_SUCCESSOR] += int(rows.truncated.sum())
+        kept &= ~rows.truncated
+        kept[-1] &= not waits
+    bad = kept & ~(rows.finite & np.isfinite(next_state).all(1))
+    dropped[BAD] += int(bad.sum())
+    kept &= ~bad
+    not_done = 1 - rows.terminated[:, None].astype(np.float32)
+    columns = (rows.state, rows.action, next_state, rows.reward, not_done)
+    return Transitions(*(column[kept] for column in columns))
