@@ -152,6 +152,8 @@ def report(source_name: str, summary: batch.Summary, task: Task, notes: list[str
         score = normalized_score(task.env_id, mean)
         lines["return"] = f"mean {mean:.4g}, from {returns.min():.4g} to {returns.max():.4g}"
         lines["score"] = f"{score:.1f} (D4RL: 0 random, 100 expert)" if score is not None else "n/a"
+    else:
+        lines["return"] = "unknown: no episode is whole"
     actions = summary.actions
     if task.num_actions is None:
         lines["actions"] = f"from {actions.lowest:.4g} to {actions.highest:.4g}"

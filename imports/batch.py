@@ -225,7 +225,7 @@ def write(
                 f"{source.what} gives no transition: of {count['rows']:,} rows none has a successor"
             )
         write_array(temporaries[-1], np.array(0))  # the batch is full: its oldest row comes first
-        record |= counted(kept, episodes) | {"dropped": sum(dropped.values())}
+        record |= counted(kept, episodes) | {"rows_dropped": sum(dropped.values())}
         write_json(json_temporary, record)
     return Summary(count["rows"], kept, episodes, actions, +dropped)
 

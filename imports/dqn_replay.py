@@ -305,7 +305,7 @@ def write(prefix: Path, replay: Replay, record: dict[str, Any]) -> tuple[list[Pa
         "edge_state": edge_state,
         "replay_info": np.array([0, CHUNK]),
     }
-    record |= counted(size, replay.episodes) | {"dropped": sum(replay.dropped.values())}
+    record |= counted(size, replay.episodes) | {"rows_dropped": sum(replay.dropped.values())}
     record["in_order"] = all(shard.in_order for shard in shards)
     frames = _Stream(shards, edge_state)
     frame_files.write(prefix, columns, size + 1, CHUNK, frames, record)

@@ -103,6 +103,7 @@ class Task(NamedTuple):
 
 def task_of(env_id: str) -> Task:
     """Raises: InputError where there is no such environment, or neither variant serves it."""
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
     env = make(env_id)
     actions, states = env.action_space, env.observation_space
     limit = (env.spec.max_episode_steps if env.spec else None) or EPISODE_STEPS
