@@ -99,7 +99,7 @@ def d4rl_environment(path: Path, env_id: str) -> str | None:
 def open_source(args: argparse.Namespace) -> tuple[batch.Source, Task]:
     """The data that the flags name; sets `args.env` to the id it runs as."""
     dataset = minari_sets.open_dataset(args.minari) if args.minari else None
-    recorded_in = minari_sets.made_in(dataset) if dataset else None
+    recorded_in = None if dataset is None else minari_sets.made_in(dataset)
     args.env = args.env or recorded_in
     if not args.env:
         raise InputError("--env is missing: the id of the environment the data are of")
@@ -109,7 +109,7 @@ def open_source(args: argparse.Namespace) -> tuple[batch.Source, Task]:
         raise InputError(
             f"--env {args.env} is an Atari game: batches of frames come from --dqn_replay alone"
         )
-    if dataset:
+    if dataset is not None:  # one without episodes counts as false
         compare_environments(f"the Minari data set {args.minari}", recorded_in, args.env)
         return minari_sets.read(dataset, args.minari, task), task
     if args.d4rl:

@@ -45,21 +45,22 @@ class Episodes:
         self.longest = 0
 
     def add(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
-        """Rows in the order they were logged, each (n,)."""
+        """Rows in the order they were logged, each (n,); a reward that is no number is NaN."""
         last = np.flatnonzero(terminated | truncated)
         self.terminated += int(terminated.sum())
         self.truncated += len(last) - int(terminated.sum())
-        sums = np.concatenate([[0.0], np.cumsum(reward, dtype=np.float64)])
         edges = np.append(0, last + 1)
+        reward = reward.astype(np.float64)
         if len(last):
-            returns = np.diff(sums[edges])
+            # Each summed apart: NaN in one is no matter of the next.
+            returns = np.add.reduceat(reward[: edges[-1]], edges[:-1])
             returns[0] += self._open
             lengths = np.diff(edges)
             lengths[0] += self.steps
             self.longest = max(self.longest, int(lengths.max()))
             self._returns.append(returns)
             self._open, self.steps = 0.0, 0
-        self._open += float(sums[-1] - sums[edges[-1]])
+        self._open += float(reward[edges[-1] :].sum())
         self.steps += len(reward) - int(edges[-1])
         self.longest = max(self.longest, self.steps)
 
@@ -102,7 +103,7 @@ class Actions:
             if distance[row, column] >= self.farthest:
                 self.farthest = float(distance[row, column])
                 self.worst = float(action[row, column])
-        if task.num_actions is None and self.clip:
+        if self.clip or beyond.any():  # what is beyond is clipped, or refused in the end
             action = action.clip(task.low, task.high)
         return task.to_batch(np.where(known, action, 0))
 
@@ -187,7 +188,6 @@ def write(
                 if not len(rows.state):
                     continue
                 count["rows"] += len(rows.state)
-                episodes.add(rows.reward[:, 0], rows.terminated, rows.truncated)
                 not_finite = np.flatnonzero(~rows.finite)
                 count["bad"] += len(not_finite)
                 bad.extend(rows.number[not_finite[: SHOWN - len(bad)]].tolist())
@@ -195,6 +195,7 @@ def write(
                 # and its state, if that is finite, is still the successor of the row before.
                 reward = rows.reward.copy()
                 reward[not_finite] = np.nan
+                episodes.add(reward[:, 0], rows.terminated, rows.truncated)
                 yield rows._replace(action=actions(rows), reward=reward)
                 bar.update(len(rows.state))
 

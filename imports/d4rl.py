@@ -60,6 +60,10 @@ def read(path: Path, task: Task) -> Source:
 
 def _blocks(path: Path, names: dict[str, str], total: int, size: int) -> Iterator[Columns]:
     with reading(path, "HDF5 file"), h5py.File(path, "r") as file:
+        # A block of no rows first: what is too wide is refused before it is read.
+        shapes = {name: (0, *file[key].shape[1:]) for name, key in names.items()}
+        empty = {name: np.empty(shapes[name], file[key].dtype) for name, key in names.items()}
+        yield empty | {"number": np.arange(0)}
         for first in range(0, total, size):
             last = min(first + size, total)
             block = {name: file[key][first:last] for name, key in names.items()}

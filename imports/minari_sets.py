@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import h5py
 import minari
 import numpy as np
 from gymnasium import spaces
@@ -78,6 +79,7 @@ def read(dataset: Any, name: str, task: Task) -> Source:
 
 def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator[Rows]:
     steps = unfinished = 0
+    _require_shapes(dataset, what, task)
     with reading(what, "Minari data set"):
         episodes = iter(dataset.iterate_episodes())
     while True:
@@ -89,13 +91,8 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         action = task.actions(f"{here}, actions", _array(f"{here}, actions", episode.actions))
         count = len(action)
         observations = _array(f"{here}, observations", episode.observations)
-        columns = (observations[:-1], episode.rewards, episode.terminations, episode.truncations)
-        if any(len(column) != count for column in columns):
-            lengths = ", ".join(str(len(column)) for column in columns[1:])
-            raise InputError(
-                f"{here} has {count} actions, {len(observations)} observations and {lengths} "
-                "rewards and ends: n actions belong to n + 1 observations; fetch it again"
-            )
+        ends = (episode.rewards, episode.terminations, episode.truncations)
+        _require_lengths(here, count, len(observations), [len(column) for column in ends])
         if not count:
             continue
         observations = task.states(f"{here}, observations", observations)
@@ -111,6 +108,36 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         yield Rows(number, state, action, reward, terminated, truncated, next_state)
     if unfinished:
         notes.append(f"{unfinished:,} episodes say neither terminated nor truncated: cut there")
+
+
+def _require_shapes(dataset: Any, what: str, task: Task) -> None:
+    """Look at the sizes of all episodes before one is read.
+
+    The library believes what a damaged file says, and fills gigabytes. Raises: InputError.
+    """
+    path = Path(dataset.storage.data_path) / "main_data.hdf5"
+    if not path.exists():  # of another of Minari's formats
+        return
+    flat = ("actions", "observations", "rewards", "terminations", "truncations")
+    with reading(what, "Minari data set"), h5py.File(path, "r") as file:
+        for index in dataset.episode_indices:
+            group, here = file[f"episode_{index}"], f"{what}: episode {index}"
+            if any(not isinstance(group[name], h5py.Dataset) for name in flat):
+                continue  # a structured space, whose parts are small or refused
+            empty = {name: np.empty((0, *group[name].shape[1:]), np.float32) for name in flat}
+            task.actions(f"{here}, actions", empty["actions"])
+            task.states(f"{here}, observations", empty["observations"])
+            actions, observations, *ends = (group[name].shape[0] for name in flat)
+            _require_lengths(here, actions, observations, ends)
+
+
+def _require_lengths(here: str, actions: int, observations: int, ends: list[int]) -> None:
+    if observations != actions + 1 or set(ends) != {actions}:
+        raise InputError(
+            f"{here} has {actions} actions, {observations} observations and "
+            f"{', '.join(map(str, ends))} rewards and ends: n actions belong to n + 1 "
+            "observations; fetch it again"
+        )
 
 
 def _array(what: str, column: Any) -> np.ndarray:

@@ -52,9 +52,9 @@ def numbers(what: str, array: np.ndarray, dtype: type = np.float32) -> np.ndarra
     if array.dtype.kind not in "biuf":
         raise InputError(f"{what} holds {array.dtype}, not numbers")
     if array.ndim not in (1, 2) or (array.ndim == 2 and not array.shape[1]):
-        raise InputError(f"{what} has shape {array.shape}, not (rows,) or (rows, width)")
+        raise InputError(f"{what} has rows of shape {array.shape[1:]}, not numbers or vectors")
     with np.errstate(over="ignore", invalid="ignore"):
-        return array.reshape(len(array), -1).astype(dtype)
+        return array.reshape(len(array), *array.shape[1:] or (1,)).astype(dtype)
 
 
 def flags(what: str, array: np.ndarray) -> np.ndarray:

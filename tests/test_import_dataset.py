@@ -163,6 +163,15 @@ def test_rows_with_nan_are_named_and_left_out_only_where_asked(tmp_path: Path) -
     assert "dropped    3: NaN or infinity" in out
 
 
+def test_a_return_is_of_an_episode_without_bad_rows(tmp_path: Path) -> None:
+    rows = pendulum_rows(list(range(9)), terminals=[0, 0, 1, 0, 0, 1, 0, 0, 1])
+    rows["rewards"][1], rows["observations"][8, 0] = np.inf, np.nan
+    out = done(d4rl(tmp_path, rows, "--drop_bad_rows"))
+    assert "return     mean 12, from 12 to 12" in out
+    record = json.loads((tmp_path / "buffers" / "B_Pendulum-v1_0.json").read_text())
+    assert record["episodes"] == 1 and record["mean_return"] == 12
+
+
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     rows = pendulum_rows(list(range(30)))
     rows["actions"] = np.full((30, 1), np.nan)
@@ -185,7 +194,7 @@ def test_what_float32_cannot_hold_is_infinite(tmp_path: Path) -> None:
         ({"terminals": [0, np.nan, 0, 0, 0]}, ["terminals holds nan"]),
         ({"terminals": np.zeros((5, 2))}, ["terminals", "not one flag a row"]),
         ({"actions": np.zeros((5, 2))}, ["actions is 2 wide", "Pendulum-v1 have 1 number"]),
-        ({"observations": np.zeros((5, 3, 2))}, ["observations has shape (5, 3, 2)"]),
+        ({"observations": np.zeros((5, 3, 2))}, ["observations has rows of shape (3, 2)"]),
         ({"observations": np.array([b"a"] * 5)}, ["observations holds |S1, not numbers"]),
         ({"observations": np.zeros((5, 4))}, ["observations is 4 wide", "have 3 numbers"]),
         ({"observations": np.zeros((0, 3))}, ["differ in length", "observations 0"]),
