@@ -50,13 +50,14 @@ test: $(VENV)/.checks
 slow: $(VENV)/.checks
 	$(BIN)/python -m pytest -m slow
 
-# Two folders hold modules of the same names, so mypy sees one folder at a time.
+# Folders hold modules of the same names, so mypy sees one folder at a time.
 check: $(VENV)/.checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy common imports plot.py import_dataset.py tests benchmarks
 	cd continuous_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 	cd discrete_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
+	cd tabular_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 
 # d3rlpy pins an old gymnasium and so has an environment of its own.
 .venv-d3rlpy/.installed: benchmarks/requirements-d3rlpy.txt
@@ -72,6 +73,7 @@ figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/*_Imitation_Pendulum-v1_0.npy --output results/reference/quickstart.png
 	$(BIN)/python plot.py results/reference/*_Hopper-v4_*.npy --output results/reference/hopper.png
 	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
+	$(BIN)/python tabular_BCQ/figures.py results/reference/tabular/*.npy
 
 clean:
 	rm -rf quickstart .venv .venv-d3rlpy .pytest_cache .ruff_cache .mypy_cache *_BCQ/.mypy_cache
