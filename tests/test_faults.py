@@ -268,7 +268,7 @@ def test_an_environment_without_choice_or_sight_is_refused(
     kind: type[gym.Env], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     utils = load_variant("continuous_BCQ").utils
-    monkeypatch.setattr(utils, "make", lambda _: kind())
+    monkeypatch.setattr(utils, "make", lambda _, **options: kind())
     with pytest.raises(InputError, match="--env Toy-v0 has"):
         utils.make_env("Toy-v0")
 

@@ -1,0 +1,230 @@
+"""The batches of the ICML paper from the command line: who made them, what is kept, who learns."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Outcome, load_variant, run_main, snapshot
+from test_cli import ALGORITHMS, done, made, model, toy
+
+from common.files import write_array, write_json
+
+__all__ = ["made"]  # a fixture of test_cli, used here too
+
+main = load_variant("continuous_BCQ").main
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of the stages' files that a test may change."""
+    return shutil.copytree(made, tmp_path / "out")
+
+
+def batch(folder: Path, name: str, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The columns of a batch, and its record."""
+    prefix = folder / "buffers" / f"{name}_ToyReach-v0_{seed}"
+    columns = {c: np.load(f"{prefix}_{c}.npy") for c in ("state", "action", "reward")}
+    return columns, json.loads(Path(f"{prefix}.json").read_text())
+
+
+def refused(folder: Path, outcome: Outcome, *words: str) -> None:
+    """The run ended with one line that holds these words."""
+    assert outcome.status == 1 and outcome.err.count("\n") == 1
+    assert outcome.err.startswith("error: ") and "Traceback" not in outcome.err
+    for word in words:
+        assert word in outcome.err, outcome.err
+
+
+# --- who makes a batch
+
+
+def test_an_imitation_batch_holds_exactly_the_policys_own_actions(folder: Path) -> None:
+    no_noise = ["--gaussian_std", "0", "--rand_action_p", "0", "--buffer_name", "Imitation"]
+    done(toy(folder, "generate", *no_noise))
+    columns, _ = batch(folder, "Imitation")
+    agent = load_variant("continuous_BCQ").DDPG.DDPG(2, 2, 1.0, "cpu")
+    agent.load(folder / "models" / "behavioral_ToyReach-v0_0.pt")
+    expected = np.stack([agent.select_action(state) for state in columns["state"]])
+    assert np.array_equal(columns["action"], expected)
+
+
+def test_stage_1_keeps_the_policy_of_its_best_evaluation(tmp_path: Path) -> None:
+    done(toy(tmp_path, "train", "--max_timesteps", "120", "--eval_freq", "20"))
+    returns = np.load(tmp_path / "results" / "behavioral_ToyReach-v0_0.npy")
+    place = int(returns.argmax())
+    until = tmp_path / "until"
+    done(toy(until, "train", "--max_timesteps", str(20 * (place + 1)), "--eval_freq", "20"))
+
+    def weights(path: Path) -> dict[str, torch.Tensor]:
+        return torch.load(path, weights_only=True)["actor"]
+
+    best = weights(tmp_path / "models" / "behavioral_ToyReach-v0_0_best.pt")
+    then = weights(until / "models" / "behavioral_ToyReach-v0_0.pt")
+    assert all(torch.equal(best[key], then[key]) for key in best)
+
+
+def test_the_best_policy_is_the_one_asked_for(folder: Path) -> None:
+    agent = load_variant("continuous_BCQ").DDPG.DDPG(2, 2, 1.0, "cpu")
+    agent.save(folder / "models" / "behavioral_ToyReach-v0_0_best.pt")
+    no_noise = ["--gaussian_std", "0", "--rand_action_p", "0", "--buffer_name", "Best"]
+    done(toy(folder, "generate", *no_noise, "--behavioral_policy", "best"))
+    columns, made_by = batch(folder, "Best")
+    assert np.array_equal(columns["action"], [agent.select_action(s) for s in columns["state"]])
+    assert made_by["policy"] == "behavioral_ToyReach-v0_0_best"
+
+
+def test_a_batch_has_a_seed_of_its_own(folder: Path) -> None:
+    for seed in ["1", "2"]:
+        done(toy(folder, "generate", "--behavioral_seed", "0", "--seed", seed))
+    (one, made_by), (two, _) = batch(folder, "Robust", 1), batch(folder, "Robust", 2)
+    assert (made_by["seed"], made_by["policy"]) == (1, "behavioral_ToyReach-v0_0")
+    assert not np.array_equal(one["action"], two["action"])
+    done(toy(folder, "learn", "--seed", "2"))
+
+
+def test_a_missing_policy_names_the_command_that_makes_it(folder: Path) -> None:
+    outcome = toy(folder, "generate", "--behavioral_seed", "7", "--seed", "3")
+    refused(folder, outcome, "behavioral_ToyReach-v0_7.pt does not exist", "--seed 7")
+    refused(folder, toy(folder, "train", "--behavioral_seed", "7"), "stage 1 takes its --seed")
+
+
+# --- what is kept
+
+
+def test_a_smaller_buffer_keeps_the_newest_and_says_what_it_dropped(tmp_path: Path) -> None:
+    done(toy(tmp_path / "all", "train", "--save_buffer", "--buffer_name", "Final"))
+    # As many as are kept while learning begins, so that both learn the same until then.
+    more = ["--buffer_size", "35", "--start_timesteps", "60"]
+    done(toy(tmp_path / "all", "train", "--save_buffer", "--overwrite", *more[2:]))
+    done(toy(tmp_path / "part", "train", "--save_buffer", *more))
+    whole, made_by = batch(tmp_path / "all", "Robust")
+    part, part_made_by = batch(tmp_path / "part", "Robust")
+    for column in whole:
+        assert np.array_equal(part[column], whole[column][-35:])
+    assert (made_by["transitions"], made_by["dropped"], made_by["episodes"]) == (60, 0, 6)
+    # 60 steps are six episodes of ten; of the last 35 three lie in the batch as a whole.
+    assert (part_made_by["transitions"], part_made_by["dropped"]) == (35, 25)
+    assert part_made_by["episodes"] == 3
+    returns = whole["reward"].reshape(6, 10).sum(1)
+    assert part_made_by["mean_return"] == pytest.approx(returns[3:].mean(), rel=1e-5)
+    assert part_made_by["in_order"] and made_by["in_order"]
+
+
+def test_learning_from_a_part_is_recorded_with_that_parts_episodes(folder: Path) -> None:
+    done(toy(folder, "learn", "--buffer_size", "25"))
+    columns, whole = batch(folder, "Robust")
+    name = "BCQ_Robust_ToyReach-v0_0.json"
+    record = json.loads((folder / "results" / name).read_text())
+    assert record["arguments"]["buffer_size"] == record["batch"]["transitions"] == 25
+    assert record["batch"]["episodes"] == 2  # the third is not at its end
+    returns = columns["reward"][:20].reshape(2, 10).sum(1)
+    assert record["batch"]["mean_return"] == pytest.approx(returns.mean(), rel=1e-5)
+    done(toy(folder, "learn", "--overwrite"))
+    assert json.loads((folder / "results" / name).read_text())["batch"] == whole
+
+
+def test_an_unfinished_run_names_its_batch_too(folder: Path) -> None:
+    reward = next((folder / "buffers").glob("*_reward.npy"))
+    write_array(reward, np.full((50, 1), 3e38, np.float32))
+    assert toy(folder, "learn", "--algorithm", "BC").status == 0
+    write_json(folder / "buffers" / "Robust_ToyReach-v0_0.json", {"env": "ToyReach-v0"})
+    done(toy(folder, "learn", "--algorithm", "VAE_BC"))
+
+
+# --- the concurrent task
+
+
+@pytest.fixture
+def concurrent(tmp_path: Path) -> Path:
+    """An output folder with the batch of a training of 60 steps, learning from step 30 on."""
+    done(toy(tmp_path, "train", "--save_buffer", "--buffer_name", "Concurrent"))
+    return tmp_path
+
+
+@every_algorithm
+def test_a_concurrent_learner_makes_as_many_iterations_as_the_behaviour_made_updates(
+    algorithm: str, concurrent: Path
+) -> None:
+    task = ["--concurrent", "--buffer_name", "Concurrent", "--algorithm", algorithm]
+    done(toy(concurrent, "learn", *task, "--max_timesteps", "1000"))
+    state = model(concurrent, f"{algorithm}_Concurrent")
+    optimisers = [part for name, part in state.items() if name.endswith("_optimizer")]
+    assert {float(s["step"]) for one in optimisers for s in one["state"].values()} == {30.0}
+    path = concurrent / "results" / f"{algorithm}_Concurrent_ToyReach-v0_0.json"
+    record = json.loads(path.read_text())
+    assert record["arguments"]["concurrent"] and record["x"][-1] == 30
+    done(toy(concurrent, "learn", *task, "--overwrite", "--buffer_size", "45"))
+    assert json.loads(path.read_text())["x"][-1] == 6  # fewer, if fewer are asked for
+    done(toy(concurrent, "learn", *task, "--overwrite", "--buffer_size", "33"))
+    assert json.loads(path.read_text())["x"][-1] == 3
+
+
+def test_a_concurrent_learner_wants_a_training_run_from_its_first_step(concurrent: Path) -> None:
+    name = ["--buffer_name", "Concurrent"]
+    task = ["--concurrent", *name]
+    before = snapshot(concurrent / "results")
+    refused(
+        concurrent,
+        toy(concurrent, "learn", *task, "--buffer_size", "30"),
+        "began to learn at step 30",
+    )
+    done(toy(concurrent, "generate", "--buffer_name", "Made"))
+    refused(
+        concurrent, toy(concurrent, "learn", "--concurrent", "--buffer_name", "Made"),
+        "batch Made is none", "--train_behavioral --save_buffer",
+    )  # fmt: skip
+    Path(concurrent / "buffers" / "Made_ToyReach-v0_0.json").unlink()
+    refused(
+        concurrent, toy(concurrent, "learn", "--concurrent", "--buffer_name", "Made"),
+        "batch Made is none",
+    )  # fmt: skip
+    ring = ["--save_buffer", "--overwrite", *name, "--buffer_size", "50"]
+    done(toy(concurrent, "train", *ring))
+    refused(concurrent, toy(concurrent, "learn", *task), "batch Concurrent is none")
+    new = set(snapshot(concurrent / "results")) - set(before)
+    assert new == {f"buffer_performance_Made_ToyReach-v0_0{end}" for end in (".npy", ".json")}
+
+
+# --- value estimates
+
+
+@every_algorithm
+def test_every_evaluation_has_its_value_estimate(algorithm: str, folder: Path) -> None:
+    done(toy(folder, "learn", "--algorithm", algorithm, "--true_value"))
+    path = folder / "results" / f"{algorithm}_Robust_ToyReach-v0_0.json"
+    record, saved = json.loads(path.read_text()), path.with_name(f"{path.stem}_value.npy")
+    if algorithm in ("BC", "VAE_BC"):  # cloning values nothing
+        assert "values" not in record and not saved.exists()
+        return
+    assert record["value_pairs"] == {"number": 100, "source": "episode starts"}
+    pairs = [[one["estimate"], one["true"]] for one in record["values"]]
+    assert np.load(saved).tolist() == pairs and np.shape(pairs) == (2, 2)
+    # A reward lies in [-2, 0], and the episodes have no end: γ 0.99 makes a value of -200 to 0.
+    assert all(-200 <= true < 0 for _, true in pairs)
+
+
+def test_measuring_values_does_not_change_what_is_learned(folder: Path, tmp_path: Path) -> None:
+    done(toy(folder, "learn"))
+    saved = folder / "results" / "BCQ_Robust_ToyReach-v0_0_value.npy"
+    without = model(folder, "BCQ_Robust"), np.load(saved)
+    assert np.isnan(without[1][:, 1]).all() and np.isfinite(without[1][:, 0]).all()
+    done(toy(folder, "learn", "--true_value", "--overwrite"))
+    measured = model(folder, "BCQ_Robust")
+    for part in ("actor", "critic", "vae"):
+        assert all(torch.equal(without[0][part][k], measured[part][k]) for k in measured[part])
+
+
+def test_a_discount_of_1_has_no_true_value(folder: Path) -> None:
+    outcome = toy(folder, "learn", "--true_value", "--discount", "1")
+    refused(folder, outcome, "--true_value needs a --discount below 1")
+    assert not list((folder / "results").glob("BCQ*"))
+
+
+def test_a_bin_alone_leaves_no_choice() -> None:
+    outcome = run_main(main, "--bins", "1")
+    assert outcome.status == 2 and "1 leaves no choice" in outcome.err
