@@ -302,7 +302,7 @@ def test_only_png_and_pdf_are_suffixes_of_a_figures_name(
     np.save(tmp_path / "r_0.npy", np.ones(3))
     plotted(monkeypatch, tmp_path / "r_0.npy", "--output", tmp_path / output)
     made_files = {path.name for path in tmp_path.iterdir()} - {"r_0.npy"}
-    assert made_files == {f"{stem}.png", f"{stem}.pdf"}
+    assert made_files == {f"{stem}.png", f"{stem}.pdf", f"{stem}.csv"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""What plot.py draws: `runs` reads, `panels` sorts, `figures`, `tradeoff` and `table` show."""

@@ -1,0 +1,218 @@
+"""Runs put into panels, one for an environment and a batch, and what is averaged there.
+
+Averaged are runs that differ in the seed alone. A run that differs in anything else that could
+change what is learned is a curve of its own, named by the difference.
+"""
+
+import warnings
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import InputError
+from common.files import file_part
+from plotting.runs import FOREIGN, GENERATED, OFFLINE, ONLINE, Run, say
+
+# Panels and legends in the papers' order, anything else after it.
+BATCHES = ("", "FinalBuffer", "Concurrent", "Imitation", "Robust")
+LEARNERS = ("BCQ", "DDPG", "BC", "VAE_BC", "DQN", "TD3_BC", "BEAR")
+
+# Arguments that may differ between runs that are averaged: what changes nothing that is learned,
+# what tells experts apart as a seed does, and what decides a run's panel and label already.
+INCIDENTAL = {
+    "seed", "threads", "device", "overwrite", "tensorboard", "true_value",
+    "behavioral_seed", "save_buffer", "env", "buffer_name", "algorithm", "concurrent",
+}  # fmt: skip
+# What made the batch must agree as well. (`max_timesteps` is there as the number of transitions.)
+OF_THE_BATCH = ("gaussian_std", "rand_action_p", "low_noise_p", "behavioral_policy")
+RESAMPLES = 2000  # of the bootstrap
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What belongs to one environment and batch; every list of runs differs in the seed alone.
+
+    `online` is stage 1 of the agents whose transitions are the batch, `generated` the evaluation
+    of stage 2 of the policies that made it. `batch_returns` (batches,) are the batches' averages.
+    """
+
+    env: str
+    batch: str
+    learners: dict[str, list[Run]]
+    online: dict[str, list[Run]]
+    generated: dict[str, list[Run]]
+    batch_returns: np.ndarray
+
+
+def differing(runs: list[Run]) -> list[str]:
+    """The arguments in which `runs` differ; one that a record does not know is no difference."""
+    facts = [_facts(run) for run in runs]
+    keys = sorted({key for known in facts for key in known})
+    return [k for k in keys if len({_sortable(known[k]) for known in facts if k in known}) > 1]
+
+
+def _sortable(value: Any) -> tuple[int, float, str]:
+    """Numbers in their order and before anything else; 0 and 0.0 are equal."""
+    return (0, value, "") if isinstance(value, int | float) else (1, 0, repr(value))
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """All that must agree between seeds of one experiment."""
+    facts = {k: v for k, v in run.arguments.items() if k not in INCIDENTAL}
+    if run.stage == GENERATED:  # nothing learns, so the learners' flags mean nothing
+        return {k: v for k, v in facts.items() if k in {*OF_THE_BATCH, "max_timesteps"}}
+    made = run.batch_record.get("arguments", {})
+    facts |= {f"batch's {key}": made[key] for key in OF_THE_BATCH if key in made}
+    if "transitions" in run.batch_record and run.batch_record.get("stage") == "generate_buffer":
+        facts["batch's transitions"] = run.batch_record["transitions"]
+    return facts
+
+
+def experiments(runs: list[Run]) -> dict[str, list[Run]]:
+    """Runs by experiment: those of one learner that differ in the seed alone, cut to one length.
+
+    The name is the learner's, with what tells it from its other experiments.
+
+    Raises: InputError where one seed has two different runs.
+    """
+    groups: dict[str, dict[Any, Run]] = defaultdict(dict)
+    for learner in sorted({run.learner for run in runs}, key=place_in(LEARNERS)):
+        same = [run for run in runs if run.learner == learner]
+        keys = differing(same)
+        for run in sorted(same, key=lambda run: [_sortable(_facts(run).get(k)) for k in keys]):
+            facts = _facts(run)
+            name = ", ".join([learner, *(f"{k} {facts[k]}" for k in keys if k in facts)])
+            twin = groups[name].setdefault(run.seed, run)
+            if twin is not run:
+                if not np.array_equal(twin.y, run.y, equal_nan=True):
+                    raise InputError(
+                        f"{twin.path} and {run.path} are two runs of {name}, seed {run.seed}: "
+                        "name one of them"
+                    )
+                if run.stage == OFFLINE:  # every --output_dir of a sweep has its copy of the others
+                    say(f"{run.path}: a copy of {twin.path}, used once")
+    return {name: cut(list(seeds.values())) for name, seeds in groups.items()}
+
+
+def cut(runs: list[Run]) -> list[Run]:
+    """The runs at the evaluations that all of them have; a line tells of what is left out.
+
+    An unfinished seed is not left out instead: the seeds that stop early may be the bad ones.
+
+    Raises: InputError where they were evaluated after other numbers of steps.
+    """
+    length = min(len(run.y) for run in runs)
+    shortest = next(run for run in runs if len(run.y) == length)
+    for run in runs:
+        if np.any(run.x[:length] != runs[0].x[:length]):
+            raise InputError(
+                f"{runs[0].path} and {run.path} differ in the x axis: they cannot be averaged; "
+                "plot them apart"
+            )
+        if len(run.y) > length:
+            say(
+                f"{run.path}: {length} of its {len(run.y)} evaluations used, as many as "
+                f"{shortest.path.name} has"
+            )
+    return [
+        replace(
+            run,
+            x=run.x[:length],
+            y=run.y[:length],
+            values=None if run.values is None else run.values[:length],
+        )
+        for run in runs
+    ]
+
+
+def behaviour_of(learner: Run, runs: list[Run]) -> Run | None:
+    """The run among `runs` that evaluated the policy behind a learner's batch.
+
+    Stage 1 where its transitions are the batch, else stage 2. Of several folders' runs of one name
+    it is the one beside the learner.
+    """
+    if learner.batch_record.get("stage") == "train_behavioral":
+        policy = str(learner.batch_record.get("policy")).removesuffix("_best")
+        fitting = [run for run in runs if run.stage == ONLINE and _policy(run) == policy]
+    else:
+        place = (learner.env, learner.batch.removesuffix(", concurrent"), learner.seed)
+        fitting = [
+            run
+            for run in runs
+            if run.stage == GENERATED and (run.env, run.batch, run.seed) == place
+        ]
+    beside = [run for run in fitting if run.path.parent == learner.path.parent]
+    return next(iter(beside or fitting), None)
+
+
+def _policy(run: Run) -> str:
+    return f"behavioral_{file_part(run.env)}_{run.seed}"
+
+
+def panels(runs: list[Run]) -> list[Panel]:
+    """All panels, by environment and batch.
+
+    The behavioural training that no batch's panel shows has panels of its own, with batch "".
+
+    Raises: InputError where one seed has two different runs.
+    """
+    made: list[Panel] = []
+    shown: set[Path] = set()
+    places = {(run.env, run.batch) for run in runs if run.stage != ONLINE}
+    for env, batch in sorted(places):
+        here = [run for run in runs if (run.env, run.batch) == (env, batch)]
+        learners = [run for run in here if run.stage in {OFFLINE, FOREIGN}]
+        behaviours = [behaviour_of(run, runs) for run in learners if run.stage == OFFLINE]
+        online = {run.path: run for run in behaviours if run and run.stage == ONLINE}
+        shown |= online.keys()
+        returns = {
+            (run.seed, run.batch_record["mean_return"])
+            for run in here
+            if run.batch_record.get("mean_return") is not None
+        }
+        made.append(
+            Panel(
+                env,
+                batch,
+                experiments(learners),
+                experiments(list(online.values())),
+                experiments([run for run in here if run.stage == GENERATED]),
+                np.array([mean for _, mean in sorted(returns, key=repr)], dtype=float),
+            )
+        )
+    alone = [run for run in runs if run.stage == ONLINE and run.path not in shown]
+    for env in sorted({run.env for run in alone}):
+        online_here = experiments([run for run in alone if run.env == env])
+        made.append(Panel(env, "", {}, online_here, {}, np.array([])))
+    # Files without a record have no environment: they come last.
+    return sorted(made, key=lambda p: (p.env == "", p.env, place_in(BATCHES)(p.batch)))
+
+
+def place_in(order: tuple[str, ...]) -> Any:
+    """A sorting key: the place in `order`, then by name."""
+    return lambda name: (order.index(name) if name in order else len(order), name)
+
+
+def interval(values: np.ndarray, kind: str, spread: float) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper edge about the mean over seeds: (seeds, ...) -> (...), (...).
+
+    `sd`: mean ± spread·σ, σ with divisor n. `bootstrap`: the percentile bootstrap's 95% interval of
+    the mean, from generator 0 (the same files give the same figure). One seed has no width.
+    """
+    mean = values.mean(0)
+    if len(values) == 1:
+        return mean, mean
+    if kind == "sd":
+        width = spread * values.std(0)
+        return mean - width, mean + width
+    from scipy.stats import bootstrap  # a second to import, and needed here alone
+
+    with warnings.catch_warnings(action="ignore"):  # of NaN, whose interval is NaN
+        # Not the default BCa: it is undefined where all seeds agree, and n is small.
+        found = bootstrap(
+            (values,), np.mean, axis=0, n_resamples=RESAMPLES, method="percentile", rng=0, batch=100
+        ).confidence_interval
+    return found.low, found.high

@@ -1,0 +1,123 @@
+"""Saved runs, read back: the evaluations (.npy) and all that their records (.json) say of them."""
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import InputError
+from common.files import read_array, read_json
+
+ONLINE, GENERATED, OFFLINE, FOREIGN = "stage 1", "stage 2", "stage 3", "no record"
+BEHAVIOUR, AVERAGE = "behavioural policy", "batch's average return"
+LAST = 10  # evaluations behind a final performance, as in the papers' tables
+
+
+@dataclass(frozen=True)
+class Run:
+    """One saved run: mean undiscounted return `y[k]` after `x[k]` of `planned` steps.
+
+    `values` (evaluations, 2) holds the critic's estimate and the true value, NaN where there is
+    none; it is None for a learner without a critic.
+    """
+
+    path: Path
+    stage: str
+    env: str
+    batch: str
+    learner: str
+    seed: Any
+    x: np.ndarray
+    x_label: str
+    y: np.ndarray
+    planned: float = 0
+    arguments: dict[str, Any] = field(default_factory=dict)
+    batch_record: dict[str, Any] = field(default_factory=dict)
+    values: np.ndarray | None = None
+    value_source: str = ""
+
+    @property
+    def final(self) -> float:
+        """Final performance: the mean of the last ten evaluations."""
+        return float(self.y[-LAST:].mean())
+
+
+def say(line: str) -> None:
+    """A remark for the reader; stdout is the table's."""
+    print(line, file=sys.stderr)
+
+
+def read_run(path: Path) -> Run:
+    """A result and its record. Raises: InputError where either is damaged or they do not fit."""
+    y = np.array(read_array(path), dtype=float)
+    record_path = path.with_suffix(".json")
+    if y.ndim != 1 or len(y) == 0:
+        raise InputError(f"{path} has shape {y.shape}: saved evaluations are one number each, (N,)")
+    if not record_path.exists():
+        # Another code's evaluations: the name is all that is known of them.
+        label, x = re.sub(r"_\d+$", "", path.stem), np.arange(1, len(y) + 1)
+        return Run(path, FOREIGN, "", FOREIGN, label, str(path), x, "evaluations", y, x[-1])
+    record = read_json(record_path)
+    try:
+        arguments, x = dict(record["arguments"]), np.array(record["x"], dtype=float)
+        stage, batch = OFFLINE, str(arguments["buffer_name"])
+        learner = str(arguments["algorithm"])
+        if arguments["train_behavioral"]:
+            stage, batch, learner = ONLINE, "", BEHAVIOUR
+        elif arguments["generate_buffer"]:
+            stage, learner = GENERATED, BEHAVIOUR
+        elif arguments.get("concurrent") and "concurrent" not in batch.lower():
+            batch += ", concurrent"
+        made = dict(record.get("batch") or {})
+        made["arguments"] = dict(made.get("arguments") or {})
+        if made.get("mean_return") is not None:
+            made["mean_return"] = float(made["mean_return"])
+        values = _values(record) if stage == OFFLINE else None
+        planned = x[-1] if record.get("finished", True) else arguments["max_timesteps"]
+        run = Run(
+            path, stage, str(arguments["env"]), batch, learner, arguments.get("seed", str(path)),
+            x, str(record["x_label"]), y, float(planned), arguments,
+            made, values,
+            str((record.get("value_pairs") or {}).get("source", "")),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"{record_path} is no record of a run ({error!r})") from error
+    if x.shape != y.shape or (values is not None and len(values) != len(y)):
+        count = len(x) if x.shape != y.shape or values is None else len(values)
+        raise InputError(f"{path} has {len(y)} evaluations, its record {count}: they do not fit")
+    return run
+
+
+def _values(record: dict[str, Any]) -> np.ndarray | None:
+    """(evaluations, 2): estimate and true value; older records have the mean Q while learning."""
+    if "values" in record:
+        pairs = [[one["estimate"], one["true"]] for one in record["values"]]
+    else:
+        pairs = [[one.get("q"), None] for one in record.get("figures", [])]
+        if all(estimate is None for estimate, _ in pairs):
+            return None
+    return np.array(pairs, dtype=float).reshape(-1, 2)
+
+
+def read_runs(paths: list[Path]) -> list[Run]:
+    """All runs among `paths`, each once.
+
+    Passed over: `…_value.npy`, whose content is in the run's record, and, with a remark, arrays
+    without a record that are no list of evaluations.
+    """
+    runs = []
+    for path in {path.resolve(): path for path in paths}.values():
+        if path.stem.endswith("_value") and path.suffix == ".npy":
+            continue
+        if path.suffix == ".npy" and not path.with_suffix(".json").exists():
+            shape = read_array(path).shape
+            if len(shape) != 1 or shape == (0,):
+                say(f"{path}: passed over: no record beside it, and {shape} is no list of returns")
+                continue
+        runs.append(read_run(path))
+    if not runs:
+        raise InputError("no run among the files: name the .npy that main.py writes to results/")
+    return runs
