@@ -223,6 +223,11 @@ class ReplayBuffer:
         return int(ptr.item()) % total
 
     @property
+    def state(self) -> Tensor:
+        """The states held, in no particular order, (size, S)."""
+        return self._columns.state[: self.size]
+
+    @property
     def action(self) -> Tensor:
         """The actions held, in no particular order, (size, A)."""
         return self._columns.action[: self.size]

@@ -219,6 +219,20 @@ def test_a_loaded_agent_acts_and_learns_as_the_saved_one(algorithm: str, tmp_pat
 
 
 @every_algorithm
+def test_two_agents_given_one_state_learn_each_on_its_own(algorithm: str) -> None:
+    one, other = make(algorithm, seed=1), make(algorithm, seed=2)
+    buffer = make_buffer()
+    one.train(buffer, 3, 8)
+    other.load_state_dict(one.state_dict())
+    ends = []
+    for agent in [one, other]:
+        torch.manual_seed(5)
+        agent.train(buffer, 3, 8)
+        ends.append(weights(agent))
+    assert same_weights(*ends)
+
+
+@every_algorithm
 def test_a_model_file_is_plain_tensors_that_torch_reads_safely(
     algorithm: str, tmp_path: Path
 ) -> None:
