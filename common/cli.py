@@ -195,6 +195,11 @@ def resolve(args: argparse.Namespace) -> None:
         ) from error
 
 
+def default_batch_size(algorithm: type) -> int:
+    """That of the algorithm's own paper: the default of its `train`."""
+    return inspect.signature(algorithm.train).parameters["batch_size"].default  # type: ignore[attr-defined]
+
+
 def hyper_parameters(algorithm: type, args: argparse.Namespace) -> dict[str, Any]:
     """The flags that are parameters of this algorithm's constructor."""
     return {k: vars(args)[k] for k in inspect.signature(algorithm).parameters if k in vars(args)}

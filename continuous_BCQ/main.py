@@ -2,7 +2,7 @@
 
     python main.py --train_behavioral --gaussian_std 0.1
     python main.py --generate_buffer --max_timesteps 100000
-    python main.py                                   (BCQ; --algorithm DDPG is the baseline)
+    python main.py                                   (BCQ; --algorithm names a baseline)
 
 Source: Fujimoto, Meger, Precup, ICML 2019, sections 3 and 5 and supplementary.
 """
@@ -26,9 +26,10 @@ from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
 from common.simulator import Snapshots
 from DDPG import DDPG
+from TD3_BC import TD3_BC
 from utils import ReplayBuffer, dimensions, make_env
 
-ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG}
+ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG, "TD3_BC": TD3_BC}
 BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
@@ -38,7 +39,7 @@ DEFAULTS = {
     "max_timesteps": int(1e6),
     "eval_freq": 5000,
     "eval_episodes": 10,
-    "batch_size": 100,
+    "batch_size": None,  # the algorithm's own
     "discount": 0.99,
     "tau": 0.005,
 }
@@ -46,7 +47,12 @@ DEFAULTS = {
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """All flags; the defaults are the released code's."""
-    parser = cli.parser_with_common_flags(__doc__.splitlines()[0], list(ALGORITHMS), DEFAULTS)
+
+    def shown(_: str) -> str:
+        return " (default: 100, TD3_BC 256)"
+
+    first_line = __doc__.splitlines()[0]
+    parser = cli.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
     add = parser.add_argument
     # Differs from the paper: 1,000 there; the released code takes 25,000.
     add(
@@ -91,7 +97,29 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         default=100,
         help="BCQ: candidate actions among which it chooses when acting",
     )
-    return parser.parse_args(argv)
+    add_td3_bc(parser)
+    args = parser.parse_args(argv)
+    online = args.train_behavioral or args.generate_buffer
+    learner = ALGORITHMS[BEHAVIOURAL if online else args.algorithm]
+    args.batch_size = args.batch_size or cli.default_batch_size(learner)
+    return args
+
+
+def add_td3_bc(parser: argparse.ArgumentParser) -> None:
+    """The flags that TD3_BC alone has."""
+    add = parser.add_argument
+    add(
+        "--alpha",
+        type=cli.nonnegative,
+        default=2.5,
+        help="α, TD3_BC: weight of Q, scaled to a mean of 1, against cloning",
+    )
+    add(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="TD3_BC: subtract the mean of the batch's states and divide by their std + 1e-3",
+    )
 
 
 class NoisyPolicy:

@@ -332,7 +332,7 @@ def test_probabilities_outside_0_and_1_are_refused(flag: str) -> None:
         assert f"--{flag}: {text} is not a number in [0, 1]" in outcome.err
 
 
-@pytest.mark.parametrize("flag", ["gaussian_std", "phi"])
+@pytest.mark.parametrize("flag", ["gaussian_std", "phi", "alpha"])
 def test_sizes_below_0_are_refused(flag: str) -> None:
     for text in ["-0.1", "nan", "inf"]:
         outcome = run_main(main, f"--{flag}={text}")
@@ -415,16 +415,58 @@ def test_without_save_buffer_the_training_leaves_no_batch(tmp_path: Path) -> Non
     assert not (tmp_path / "buffers").exists()
 
 
+def test_a_figure_that_some_updates_lack_is_the_mean_over_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = variant.TD3_BC.TD3_BC
+
+    class Agent(kind):
+        def update(self, batch: Any) -> dict[str, torch.Tensor]:
+            self.updates += 1
+            number = torch.tensor(float(self.updates))
+            return {"q": number} | ({} if self.updates % 2 else {"actor_loss": number})
+
+    monkeypatch.setitem(ALGORITHMS, "TD3_BC", Agent)
+    # 101 iterations are a chunk of 100 and one of 1, whose one update is without the figure.
+    counts = ["--max_timesteps", "102", "--eval_freq", "101"]
+    done(toy(folder, "learn", "--algorithm", "TD3_BC", *counts))
+    path = folder / "results" / "TD3_BC_Robust_ToyReach-v0_0.npy"
+    assert record(path)["figures"] == [{"q": 51.0, "actor_loss": 51.0},
+                                       {"q": 102.0, "actor_loss": 102.0}]  # fmt: skip
+
+
+@every_algorithm
+def test_the_header_shows_the_algorithms_own_batch_size(
+    algorithm: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "learn", lambda *_: None)
+    without = [word for word in TOY if word not in {"--batch_size", "8"}]
+    argv = [*without, "--algorithm", algorithm, "--output_dir", str(folder)]
+    lines = [" ".join(line.split()) for line in done(run_main(main, *argv)).splitlines()]
+    own = inspect.signature(ALGORITHMS[algorithm].train).parameters["batch_size"].default  # type: ignore[attr-defined]
+    assert f"batch_size {own}" in lines
+    help_text = " ".join(run_main(main, "--help").out.split())
+    assert "(default: 100, TD3_BC 256)" in help_text
+    assert own == (256 if algorithm == "TD3_BC" else 100)
+
+
 # --- flags change what they say
 
 
-def other_value(default: float) -> str:
-    """A value that differs from the default and is as legal."""
-    return str(default // 2 if isinstance(default, int) else default / 2)
+OTHER_VALUES = {
+    "normalize": ["--no-normalize"],
+}
+
+
+def other_value(flag: str, default: float) -> list[str]:
+    """The flag with a value that differs from the default and is as legal."""
+    if flag in OTHER_VALUES:
+        return OTHER_VALUES[flag]
+    return [f"--{flag}", str(default // 2 if isinstance(default, int) else default / 2)]
 
 
 LEARNER_FLAGS = [
-    (algorithm, name, other_value(parameter.default))
+    (algorithm, other_value(name, parameter.default))
     for algorithm, kind in ALGORITHMS.items()
     for name, parameter in list(inspect.signature(kind).parameters.items())[4:]
     if not name.startswith("acting_")
@@ -441,13 +483,13 @@ def learned(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "flag", "value"),
-    [*LEARNER_FLAGS, *((algorithm, "batch_size", "9") for algorithm in ALGORITHMS)],
+    ("algorithm", "flag"),
+    [*LEARNER_FLAGS, *((algorithm, ["--batch_size", "9"]) for algorithm in ALGORITHMS)],
 )
 def test_every_hyper_parameter_flag_changes_what_is_learned_offline(
-    algorithm: str, flag: str, value: str, learned: Path, folder: Path
+    algorithm: str, flag: list[str], learned: Path, folder: Path
 ) -> None:
-    done(toy(folder, "learn", "--algorithm", algorithm, f"--{flag}", value))
+    done(toy(folder, "learn", "--algorithm", algorithm, *flag))
     name = f"{algorithm}_Robust"
     assert not same(model(learned, name), model(folder, name), "critic")
 
