@@ -68,6 +68,14 @@ probability = number_between(0, 1)
 nonnegative = number_between(0, float("inf"))
 
 
+def positive(text: str) -> float:
+    """A number above 0; infinity and NaN are refused."""
+    number = nonnegative(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
 def name(text: str) -> str:
     """A part of a file name: letters, digits, `.`, `-` and `_`, not beginning with a dot."""
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", text):

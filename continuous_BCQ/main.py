@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from BCQ import BCQ
+from BEAR import BEAR, KERNELS, MODES
 from common import cli, rollout
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
@@ -29,7 +30,7 @@ from DDPG import DDPG
 from TD3_BC import TD3_BC
 from utils import ReplayBuffer, dimensions, make_env
 
-ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG, "TD3_BC": TD3_BC}
+ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG, "TD3_BC": TD3_BC, "BEAR": BEAR}
 BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
@@ -77,7 +78,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--lmbda",
         type=cli.probability,
         default=0.75,
-        help="λ, BCQ: weight of the smaller critic in the target",
+        help="λ, BCQ and BEAR: weight of the smaller critic in the target",
     )
     add(
         "--phi",
@@ -97,7 +98,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         default=100,
         help="BCQ: candidate actions among which it chooses when acting",
     )
-    add_td3_bc(parser)
+    add_td3_bc_and_bear(parser)
     args = parser.parse_args(argv)
     online = args.train_behavioral or args.generate_buffer
     learner = ALGORITHMS[BEHAVIOURAL if online else args.algorithm]
@@ -105,8 +106,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def add_td3_bc(parser: argparse.ArgumentParser) -> None:
-    """The flags that TD3_BC alone has."""
+def add_td3_bc_and_bear(parser: argparse.ArgumentParser) -> None:
+    """The flags that these two alone have."""
     add = parser.add_argument
     add(
         "--alpha",
@@ -119,6 +120,42 @@ def add_td3_bc(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="TD3_BC: subtract the mean of the batch's states and divide by their std + 1e-3",
+    )
+    add(
+        "--lagrange_thresh",
+        type=cli.number_between(-5, float("inf")),
+        default=10.0,
+        help="BEAR: largest log α, α being the weight of the MMD; the smallest is -5",
+    )
+    add(
+        "--num_samples_match",
+        type=cli.count,
+        default=5,
+        help="n, BEAR: samples a state of the actor and of the VAE that the MMD compares",
+    )
+    add(
+        "--mmd_sigma",
+        type=cli.positive,
+        default=20.0,
+        help="σ, BEAR: width of the MMD's kernel exp(-distance / 2σ)",
+    )
+    add(
+        "--kernel_type",
+        choices=list(KERNELS),
+        default="laplacian",
+        help="BEAR: distance of the MMD's kernel, 1-norm (laplacian) or squared 2-norm (gaussian)",
+    )
+    add(
+        "--mode",
+        choices=MODES,
+        default="auto",
+        help="BEAR: α by dual ascent on MMD <= 0.05, or 100",
+    )
+    add(
+        "--warm_up",
+        type=cli.whole,
+        default=40_000,
+        help="BEAR: updates before the critics' value enters the actor's loss",
     )
 
 

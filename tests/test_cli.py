@@ -218,6 +218,8 @@ TOY = [
     "8",
     "--acting_candidates",
     "3",
+    "--warm_up",
+    "2",
 ]
 STAGES = {
     "train": [
@@ -345,6 +347,14 @@ def test_sizes_below_0_are_refused(flag: str) -> None:
     [
         (["--train_behavioral", "--generate_buffer"], "not allowed with argument"),
         (["--algorithm", "SAC"], "invalid choice: 'SAC'"),
+        (["--kernel_type", "cosine"], "'cosine' (choose from 'laplacian', 'gaussian')"),
+        (["--mode", "automatic"], "'automatic' (choose from 'auto', 'hardcoded')"),
+        (["--mmd_sigma", "0"], "--mmd_sigma: 0 is not a number above 0"),
+        (["--mmd_sigma=-1"], "--mmd_sigma: -1 is not a number of at least 0"),
+        (["--mmd_sigma", "inf"], "--mmd_sigma: inf is not a number of at least 0"),
+        (["--num_samples_match", "0"], "--num_samples_match: 0 is not a whole number of at least"),
+        (["--lagrange_thresh=-6"], "--lagrange_thresh: -6 is not a number of at least -5"),
+        (["--warm_up=-1"], "--warm_up: -1 is not a whole number"),
         (["--buffer_name", "../elsewhere"], "'../elsewhere' may hold letters"),
         (["--eval_fre", "10"], "unrecognized arguments: --eval_fre"),
     ],
@@ -455,6 +465,9 @@ def test_the_header_shows_the_algorithms_own_batch_size(
 
 OTHER_VALUES = {
     "normalize": ["--no-normalize"],
+    "lagrange_thresh": ["--lagrange_thresh", "-1"],  # log α begins at 0
+    "kernel_type": ["--kernel_type", "gaussian"],
+    "mode": ["--mode", "hardcoded"],
 }
 
 

@@ -33,6 +33,18 @@ PAPER: dict[str, dict[str, Any]] = {
     "DDPG": {"discount": 0.99, "tau": 0.005},
     # Fujimoto and Gu 2021, table of hyper-parameters.
     "TD3_BC": {"discount": 0.99, "tau": 0.005, "alpha": 2.5, "normalize": True},
+    # Kumar et al. 2019, appendix, and the released code.
+    "BEAR": {
+        "discount": 0.99,
+        "tau": 0.005,
+        "lmbda": 0.75,
+        "lagrange_thresh": 10.0,
+        "num_samples_match": 5,
+        "mmd_sigma": 20.0,
+        "kernel_type": "laplacian",
+        "mode": "auto",
+        "warm_up": 40_000,
+    },
 }
 BATCH_SIZE = dict.fromkeys(PAPER, 100) | {"TD3_BC": 256}
 
