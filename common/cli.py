@@ -68,6 +68,14 @@ probability = number_between(0, 1)
 nonnegative = number_between(0, float("inf"))
 
 
+def positive(text: str) -> float:
+    """A number above 0; infinity and NaN are refused."""
+    number = nonnegative(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
 def name(text: str) -> str:
     """A part of a file name: letters, digits, `.`, `-` and `_`, not beginning with a dot."""
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", text):
@@ -193,6 +201,11 @@ def resolve(args: argparse.Namespace) -> None:
         raise InputError(
             f"--device {wanted} cannot be used here ({reason}); try --device cpu"
         ) from error
+
+
+def default_batch_size(algorithm: type) -> int:
+    """That of the algorithm's own paper: the default of its `train`."""
+    return inspect.signature(algorithm.train).parameters["batch_size"].default  # type: ignore[attr-defined]
 
 
 def hyper_parameters(algorithm: type, args: argparse.Namespace) -> dict[str, Any]:

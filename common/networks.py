@@ -77,31 +77,34 @@ def soft_update(source: nn.Module, target: nn.Module, tau: float) -> None:
 
 
 class Mean:
-    """The running mean of every figure, kept on the device: it is read once, by `take`."""
+    """The running mean of every figure, kept on the device: it is read once, by `take`.
+
+    A figure that some updates do not give is the mean over those that do.
+    """
 
     def __init__(self) -> None:
         self.totals: Figures = {}
-        self.updates = 0
+        self.counts: dict[str, int] = {}
 
     def add(self, figures: Figures) -> None:
         """Count one update's figures."""
         for name, value in figures.items():
             if name in self.totals:
                 self.totals[name] += value
+                self.counts[name] += 1
             else:
                 # A copy, summed in place: thousands of small tensors kept would fragment the heap.
-                self.totals[name] = value.clone()
-        self.updates += 1
+                self.totals[name], self.counts[name] = value.clone(), 1
 
     def take(self) -> dict[str, float]:
         """The means so far, {} before the first update; starts anew."""
-        means = {name: float(total) / self.updates for name, total in self.totals.items()}
-        self.totals, self.updates = {}, 0
+        means = {name: float(total) / self.counts[name] for name, total in self.totals.items()}
+        self.totals, self.counts = {}, {}
         return means
 
 
 def mean_figures(figures: Iterable[Figures]) -> dict[str, float]:
-    """The mean of each figure over the updates; {} for none."""
+    """The mean of each figure over the updates that give it; {} for none."""
     mean = Mean()
     for one in figures:
         mean.add(one)
@@ -128,7 +131,8 @@ def load_state(agent: Any, state: dict[str, Any]) -> None:
     before = deepcopy(state_of(agent))
     for name, part in parts.items():
         try:
-            part.load_state_dict(state[name])
+            # A copy: an optimiser goes on with the tensors it is given, which may be another's.
+            part.load_state_dict(deepcopy(state[name]))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             for changed, content in before.items():
                 parts[changed].load_state_dict(content)

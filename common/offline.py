@@ -30,16 +30,19 @@ def learn(
         while done < iterations:
             block = min(args.eval_freq, iterations - done)
             totals: dict[str, float] = {}
+            weights: dict[str, int] = {}  # a short chunk may lack a figure
             for start in range(0, block, CHUNK):
                 chunk = min(CHUNK, block - start)
                 figures = agent.train(replay_buffer, chunk, args.batch_size)
                 require_finite(figures, done + start + chunk)
                 for name, value in figures.items():
-                    totals[name] = totals.get(name, 0.0) + value * chunk / block
+                    totals[name] = totals.get(name, 0.0) + value * chunk
+                    weights[name] = weights.get(name, 0) + chunk
                 progress.update(chunk)
             done += block
+            means = {name: total / weights[name] for name, total in totals.items()}
             value = estimate_value() if estimate_value else None
-            recorder.add(done, evaluate(), totals, agent, value)
+            recorder.add(done, evaluate(), means, agent, value)
 
 
 def require_finite(figures: dict[str, float], step: int) -> None:

@@ -236,6 +236,11 @@ class ReplayBuffer:
         return sums.diff(prepend=sums.new_zeros(1)).tolist()
 
     @property
+    def state(self) -> Tensor:
+        """The states held, in no particular order, (size, S)."""
+        return self._columns.state[: self.size]
+
+    @property
     def action(self) -> Tensor:
         """The actions held, in no particular order, (size, A)."""
         return self._columns.action[: self.size]
@@ -249,6 +254,11 @@ class GrowingBatch:
 
     def __init__(self, replay_buffer: ReplayBuffer, start: int) -> None:
         self.replay_buffer, self.visible = replay_buffer, start
+
+    @property
+    def state(self) -> Tensor:
+        """The states that the next sample is drawn from, (visible + 1, S)."""
+        return self.replay_buffer.rows(torch.arange(self.visible + 1)).state
 
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` of the transitions that had happened, uniformly with replacement.

@@ -98,10 +98,14 @@ class VAE(nn.Module):
 
     def decode(self, state: Tensor, z: Tensor | None = None) -> Tensor:
         """(B, S), (B, L) -> (B, A), in [−m, m]; without z draws it from N(0, I) clipped to ±0.5."""
+        return self.max_action * torch.tanh(self.before_tanh(state, z))
+
+    def before_tanh(self, state: Tensor, z: Tensor | None = None) -> Tensor:
+        """As `decode`, the actions before they are squashed into the bounds."""
         if z is None:
             z = torch.randn((len(state), self.latent_dim), device=state.device)
             z = z.clamp(-LATENT_CLIP, LATENT_CLIP)
-        return self.max_action * torch.tanh(self.decoder(torch.cat([state, z], 1)))
+        return self.decoder(torch.cat([state, z], 1))
 
     def loss(self, state: Tensor, action: Tensor) -> Tensor:
         """MSE(G(s, z), a) + ½·KL(q(z | s, a) ‖ N(0, I)), the KL a mean over batch and latent."""

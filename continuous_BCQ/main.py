@@ -2,7 +2,7 @@
 
     python main.py --train_behavioral --gaussian_std 0.1
     python main.py --generate_buffer --max_timesteps 100000
-    python main.py                                   (BCQ; --algorithm DDPG is the baseline)
+    python main.py                                   (BCQ; --algorithm names a baseline)
 
 Source: Fujimoto, Meger, Precup, ICML 2019, sections 3 and 5 and supplementary.
 """
@@ -18,6 +18,7 @@ import numpy as np
 
 from BC import BC
 from BCQ import BCQ
+from BEAR import BEAR, KERNELS, MODES
 from common import cli, rollout
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
@@ -30,10 +31,13 @@ from common.simulator import Snapshots
 from common.values import ValueEstimates
 from DDPG import DDPG
 from DQN import DQN
+from TD3_BC import TD3_BC
 from utils import ReplayBuffer, dimensions, make_env
 from VAE_BC import VAE_BC
 
-ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG, "BC": BC, "VAE_BC": VAE_BC, "DQN": DQN}
+ALGORITHMS: dict[str, type] = {
+    "BCQ": BCQ, "DDPG": DDPG, "BC": BC, "VAE_BC": VAE_BC, "DQN": DQN, "TD3_BC": TD3_BC, "BEAR": BEAR
+}  # fmt: skip
 CONCURRENT_SEED = 10_000  # added to --seed by --concurrent
 BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
@@ -44,7 +48,7 @@ DEFAULTS = {
     "max_timesteps": int(1e6),
     "eval_freq": 5000,
     "eval_episodes": 10,
-    "batch_size": 100,
+    "batch_size": None,  # the algorithm's own
     "discount": 0.99,
     "tau": 0.005,
 }
@@ -52,7 +56,12 @@ DEFAULTS = {
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """All flags; the defaults are the released code's."""
-    parser = cli.parser_with_common_flags(__doc__.splitlines()[0], list(ALGORITHMS), DEFAULTS)
+
+    def shown(_: str) -> str:
+        return " (default: 100, TD3_BC 256)"
+
+    first_line = __doc__.splitlines()[0]
+    parser = cli.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
     add = parser.add_argument
     # Differs from the paper: 1,000 there; the released code takes 25,000.
     add(
@@ -77,7 +86,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--lmbda",
         type=cli.probability,
         default=0.75,
-        help="λ, BCQ: weight of the smaller critic in the target",
+        help="λ, BCQ and BEAR: weight of the smaller critic in the target",
     )
     add(
         "--phi",
@@ -115,7 +124,65 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="stage 3: at each evaluation measure the discounted return of the policy from 100 "
         "pairs of the batch, beside what the critic says of them",
     )
-    return parser.parse_args(argv)
+    add_td3_bc_and_bear(parser)
+    args = parser.parse_args(argv)
+    online = args.train_behavioral or args.generate_buffer
+    learner = ALGORITHMS[BEHAVIOURAL if online else args.algorithm]
+    args.batch_size = args.batch_size or cli.default_batch_size(learner)
+    return args
+
+
+def add_td3_bc_and_bear(parser: argparse.ArgumentParser) -> None:
+    """The flags that these two alone have."""
+    add = parser.add_argument
+    add(
+        "--alpha",
+        type=cli.nonnegative,
+        default=2.5,
+        help="α, TD3_BC: weight of Q, scaled to a mean of 1, against cloning",
+    )
+    add(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="TD3_BC: subtract the mean of the batch's states and divide by their std + 1e-3",
+    )
+    add(
+        "--lagrange_thresh",
+        type=cli.number_between(-5, float("inf")),
+        default=10.0,
+        help="BEAR: largest log α, α being the weight of the MMD; the smallest is -5",
+    )
+    add(
+        "--num_samples_match",
+        type=cli.count,
+        default=5,
+        help="n, BEAR: samples a state of the actor and of the VAE that the MMD compares",
+    )
+    add(
+        "--mmd_sigma",
+        type=cli.positive,
+        default=20.0,
+        help="σ, BEAR: width of the MMD's kernel exp(-distance / 2σ)",
+    )
+    add(
+        "--kernel_type",
+        choices=list(KERNELS),
+        default="laplacian",
+        help="BEAR: distance of the MMD's kernel, 1-norm (laplacian) or squared 2-norm (gaussian)",
+    )
+    add(
+        "--mode",
+        choices=MODES,
+        default="auto",
+        help="BEAR: α by dual ascent on MMD <= 0.05, or 100",
+    )
+    add(
+        "--warm_up",
+        type=cli.whole,
+        default=40_000,
+        help="BEAR: updates before the critics' value enters the actor's loss",
+    )
 
 
 def number_of_bins(text: str) -> int:

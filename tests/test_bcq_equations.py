@@ -426,6 +426,9 @@ def test_mean_figures_is_the_mean_of_each_figure_over_the_updates(
                {"q": torch.tensor(2.0), "loss": torch.tensor(8.0)}]  # fmt: skip
     assert continuous.utils.mean_figures(figures) == {"q": 1.5, "loss": 6.0}
     assert continuous.utils.mean_figures([]) == {}
+    # What an update does not give does not count: an actor that learns at every second update.
+    figures.append({"q": torch.tensor(6.0)})
+    assert continuous.utils.mean_figures(figures) == {"q": 3.0, "loss": 6.0}
 
 
 def test_mlp_has_relu_between_its_layers_and_none_at_the_end(continuous: SimpleNamespace) -> None:

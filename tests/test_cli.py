@@ -221,6 +221,8 @@ TOY = [
     "8",
     "--acting_candidates",
     "3",
+    "--warm_up",
+    "2",
 ]
 STAGES = {
     "train": [
@@ -335,7 +337,7 @@ def test_probabilities_outside_0_and_1_are_refused(flag: str) -> None:
         assert f"--{flag}: {text} is not a number in [0, 1]" in outcome.err
 
 
-@pytest.mark.parametrize("flag", ["gaussian_std", "phi"])
+@pytest.mark.parametrize("flag", ["gaussian_std", "phi", "alpha"])
 def test_sizes_below_0_are_refused(flag: str) -> None:
     for text in ["-0.1", "nan", "inf"]:
         outcome = run_main(main, f"--{flag}={text}")
@@ -348,6 +350,14 @@ def test_sizes_below_0_are_refused(flag: str) -> None:
     [
         (["--train_behavioral", "--generate_buffer"], "not allowed with argument"),
         (["--algorithm", "SAC"], "invalid choice: 'SAC'"),
+        (["--kernel_type", "cosine"], "'cosine' (choose from 'laplacian', 'gaussian')"),
+        (["--mode", "automatic"], "'automatic' (choose from 'auto', 'hardcoded')"),
+        (["--mmd_sigma", "0"], "--mmd_sigma: 0 is not a number above 0"),
+        (["--mmd_sigma=-1"], "--mmd_sigma: -1 is not a number of at least 0"),
+        (["--mmd_sigma", "inf"], "--mmd_sigma: inf is not a number of at least 0"),
+        (["--num_samples_match", "0"], "--num_samples_match: 0 is not a whole number of at least"),
+        (["--lagrange_thresh=-6"], "--lagrange_thresh: -6 is not a number of at least -5"),
+        (["--warm_up=-1"], "--warm_up: -1 is not a whole number"),
         (["--buffer_name", "../elsewhere"], "'../elsewhere' may hold letters"),
         (["--eval_fre", "10"], "unrecognized arguments: --eval_fre"),
     ],
@@ -418,12 +428,57 @@ def test_without_save_buffer_the_training_leaves_no_batch(tmp_path: Path) -> Non
     assert not (tmp_path / "buffers").exists()
 
 
+def test_a_figure_that_some_updates_lack_is_the_mean_over_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = variant.TD3_BC.TD3_BC
+
+    class Agent(kind):
+        def update(self, batch: Any) -> dict[str, torch.Tensor]:
+            self.updates += 1
+            number = torch.tensor(float(self.updates))
+            return {"q": number} | ({} if self.updates % 2 else {"actor_loss": number})
+
+    monkeypatch.setitem(ALGORITHMS, "TD3_BC", Agent)
+    # 101 iterations are a chunk of 100 and one of 1, whose one update is without the figure.
+    counts = ["--max_timesteps", "102", "--eval_freq", "101"]
+    done(toy(folder, "learn", "--algorithm", "TD3_BC", *counts))
+    path = folder / "results" / "TD3_BC_Robust_ToyReach-v0_0.npy"
+    assert record(path)["figures"] == [{"q": 51.0, "actor_loss": 51.0},
+                                       {"q": 102.0, "actor_loss": 102.0}]  # fmt: skip
+
+
+@every_algorithm
+def test_the_header_shows_the_algorithms_own_batch_size(
+    algorithm: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "learn", lambda *_: None)
+    without = [word for word in TOY if word not in {"--batch_size", "8"}]
+    argv = [*without, "--algorithm", algorithm, "--output_dir", str(folder)]
+    lines = [" ".join(line.split()) for line in done(run_main(main, *argv)).splitlines()]
+    own = inspect.signature(ALGORITHMS[algorithm].train).parameters["batch_size"].default  # type: ignore[attr-defined]
+    assert f"batch_size {own}" in lines
+    help_text = " ".join(run_main(main, "--help").out.split())
+    assert "(default: 100, TD3_BC 256)" in help_text
+    assert own == (256 if algorithm == "TD3_BC" else 100)
+
+
 # --- flags change what they say
 
 
-def other_value(default: float) -> str:
-    """A value that differs from the default and is as legal."""
-    return str(default // 2 if isinstance(default, int) else default / 2)
+OTHER_VALUES = {
+    "normalize": ["--no-normalize"],
+    "lagrange_thresh": ["--lagrange_thresh", "-1"],  # log α begins at 0
+    "kernel_type": ["--kernel_type", "gaussian"],
+    "mode": ["--mode", "hardcoded"],
+}
+
+
+def other_value(flag: str, default: float) -> list[str]:
+    """The flag with a value that differs from the default and is as legal."""
+    if flag in OTHER_VALUES:
+        return OTHER_VALUES[flag]
+    return [f"--{flag}", str(default // 2 if isinstance(default, int) else default / 2)]
 
 
 def main_network(algorithm: str) -> str:
@@ -432,7 +487,7 @@ def main_network(algorithm: str) -> str:
 
 
 LEARNER_FLAGS = [
-    (algorithm, name, other_value(parameter.default))
+    (algorithm, other_value(name, parameter.default))
     for algorithm, kind in ALGORITHMS.items()
     for name, parameter in list(inspect.signature(kind).parameters.items())[4:]
     if not name.startswith("acting_")
@@ -449,13 +504,13 @@ def learned(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "flag", "value"),
-    [*LEARNER_FLAGS, *((algorithm, "batch_size", "9") for algorithm in ALGORITHMS)],
+    ("algorithm", "flag"),
+    [*LEARNER_FLAGS, *((algorithm, ["--batch_size", "9"]) for algorithm in ALGORITHMS)],
 )
 def test_every_hyper_parameter_flag_changes_what_is_learned_offline(
-    algorithm: str, flag: str, value: str, learned: Path, folder: Path
+    algorithm: str, flag: list[str], learned: Path, folder: Path
 ) -> None:
-    done(toy(folder, "learn", "--algorithm", algorithm, f"--{flag}", value))
+    done(toy(folder, "learn", "--algorithm", algorithm, *flag))
     name = f"{algorithm}_Robust"
     assert not same(model(learned, name), model(folder, name), main_network(algorithm))
 

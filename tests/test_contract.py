@@ -21,7 +21,7 @@ STATE_DIM, ACTION_DIM = 3, 2
 
 # Fujimoto, Meger, Precup 2019, supplementary D, and the released code where it differs: the paper
 # has n = 10 for acting too. A new algorithm's table is typed out here.
-PAPER: dict[str, dict[str, float]] = {
+PAPER: dict[str, dict[str, Any]] = {
     "BCQ": {
         "discount": 0.99,
         "tau": 0.005,
@@ -34,8 +34,22 @@ PAPER: dict[str, dict[str, float]] = {
     "BC": {},
     "VAE_BC": {},
     "DQN": {"discount": 0.99, "tau": 0.005, "bins": 10},
+    # Fujimoto and Gu 2021, table of hyper-parameters.
+    "TD3_BC": {"discount": 0.99, "tau": 0.005, "alpha": 2.5, "normalize": True},
+    # Kumar et al. 2019, appendix, and the released code.
+    "BEAR": {
+        "discount": 0.99,
+        "tau": 0.005,
+        "lmbda": 0.75,
+        "lagrange_thresh": 10.0,
+        "num_samples_match": 5,
+        "mmd_sigma": 20.0,
+        "kernel_type": "laplacian",
+        "mode": "auto",
+        "warm_up": 40_000,
+    },
 }
-BATCH_SIZE = 100
+BATCH_SIZE = dict.fromkeys(PAPER, 100) | {"TD3_BC": 256}
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
@@ -68,13 +82,19 @@ def test_constructor_defaults_are_the_papers(algorithm: str) -> None:
     defaults = {name: p.default for name, p in list(parameters.items())[4:]}
     assert defaults == PAPER[algorithm]
     train = inspect.signature(ALGORITHMS[algorithm].train).parameters
-    assert train["batch_size"].default == BATCH_SIZE
+    assert train["batch_size"].default == BATCH_SIZE[algorithm]
 
 
 @every_algorithm
 def test_flag_defaults_are_the_papers_and_every_hyper_parameter_has_a_flag(algorithm: str) -> None:
     flags = vars(variant.main.parse_args([]))
     assert {name: flags.get(name) for name in PAPER[algorithm]} == PAPER[algorithm]
+    assert variant.main.parse_args(["--algorithm", algorithm]).batch_size == BATCH_SIZE[algorithm]
+    for stage in ["--train_behavioral", "--generate_buffer"]:  # DDPG's, whatever stage 3 would do
+        flags = vars(variant.main.parse_args(["--algorithm", algorithm, stage]))
+        assert flags["batch_size"] == BATCH_SIZE["DDPG"]
+    flags = vars(variant.main.parse_args(["--algorithm", algorithm, "--batch_size", "7"]))
+    assert flags["batch_size"] == 7
 
 
 def test_the_other_flag_defaults_are_the_papers() -> None:
@@ -90,7 +110,7 @@ def test_the_other_flag_defaults_are_the_papers() -> None:
         "start_timesteps": 25_000,
         "rand_action_p": 0.3,
         "gaussian_std": 0.3,
-        "batch_size": BATCH_SIZE,
+        "batch_size": BATCH_SIZE["BCQ"],
         "device": "auto",
         "threads": None,
         "output_dir": None,
@@ -160,11 +180,50 @@ def test_train_is_that_many_updates_on_sampled_batches(algorithm: str) -> None:
     trained, updated = make(algorithm), make(algorithm)
     torch.manual_seed(9)
     figures = trained.train(buffer, 3, 7)
+    assert updated.train(buffer, 0, 7) == {}  # what is done once, before the first update
     torch.manual_seed(9)
     each = [updated.update(buffer.sample(7)) for _ in range(3)]
     assert same_weights(weights(trained), weights(updated))
+    assert set(figures) == {name for one in each for name in one}
+    assert "q" in figures
     for name, value in figures.items():
-        assert value == pytest.approx(float(np.mean([float(one[name]) for one in each])), rel=1e-5)
+        given = [float(one[name]) for one in each if name in one]
+        assert value == pytest.approx(float(np.mean(given)), rel=1e-5)
+
+
+@every_algorithm
+def test_update_alone_learns_as_well(algorithm: str) -> None:
+    agent, before = make(algorithm), weights(make(algorithm))
+    for _ in range(2):
+        figures = agent.update(random_batch(8, STATE_DIM, ACTION_DIM))
+        assert all(math.isfinite(value) for value in figures.values())
+    after = weights(agent)
+    learned = [key for key in after if key.startswith(("actor.", "critic."))]
+    assert learned and not [key for key in learned if torch.equal(before[key], after[key])]
+
+
+@every_algorithm
+def test_a_batch_of_one_transition_is_learned_from(algorithm: str) -> None:
+    agent = make(algorithm)
+    figures = agent.train(make_buffer(rows=1), 4, 1)
+    assert all(math.isfinite(value) for value in figures.values())
+    assert all(torch.isfinite(value).all() for value in weights(agent).values())
+
+
+@every_algorithm
+def test_the_value_of_a_state_and_an_action_is_one_number_without_gradient(algorithm: str) -> None:
+    agent, batch = make(algorithm), random_batch(5, STATE_DIM, ACTION_DIM)
+    if algorithm in ("BC", "VAE_BC"):  # cloning values nothing
+        assert not hasattr(agent, "value")
+        return
+    agent.train(make_buffer(), 2, 8)
+    generator = torch.get_rng_state()
+    value = agent.value(batch.state, batch.action)
+    assert value.shape == (5, 1) and not value.requires_grad
+    assert torch.equal(generator, torch.get_rng_state())
+    for row in range(5):
+        alone = agent.value(batch.state[row : row + 1], batch.action[row : row + 1])
+        torch.testing.assert_close(alone, value[row : row + 1])
 
 
 @every_algorithm
@@ -219,6 +278,20 @@ def test_a_loaded_agent_acts_and_learns_as_the_saved_one(algorithm: str, tmp_pat
         agent.train(buffer, 3, 8)
         ends.append(weights(agent))
     assert np.array_equal(*actions)
+    assert same_weights(*ends)
+
+
+@every_algorithm
+def test_two_agents_given_one_state_learn_each_on_its_own(algorithm: str) -> None:
+    one, other = make(algorithm, seed=1), make(algorithm, seed=2)
+    buffer = make_buffer()
+    one.train(buffer, 3, 8)
+    other.load_state_dict(one.state_dict())
+    ends = []
+    for agent in [one, other]:
+        torch.manual_seed(5)
+        agent.train(buffer, 3, 8)
+        ends.append(weights(agent))
     assert same_weights(*ends)
 
 

@@ -17,6 +17,8 @@ NETWORKS = {
             "final": ["actor", "critic", "vae", "actor_target", "critic_target"]},
     "DDPG": {"init": ["actor", "critic"],
              "final": ["actor", "critic", "actor_target", "critic_target"]},
+    "TD3_BC": {"init": ["actor", "critic"],
+               "final": ["actor", "critic", "actor_target", "critic_target"]},
 }  # fmt: skip
 
 
@@ -71,13 +73,13 @@ def replay(algorithm: str) -> tuple[Any, Any, Any, dict[str, Any]]:
     return agent, golden, batches, meta
 
 
-@pytest.mark.parametrize("algorithm", ["BCQ", "DDPG"])
+@pytest.mark.parametrize("algorithm", NETWORKS)
 def test_initial_weights_are_the_authors(algorithm: str) -> None:
     agent, golden, _, _ = replay(algorithm)
     assert worst_error(agent, golden, "init", NETWORKS[algorithm]["init"]) < 1e-6
 
 
-@pytest.mark.parametrize("algorithm", ["BCQ", "DDPG"])
+@pytest.mark.parametrize("algorithm", NETWORKS)
 def test_weights_and_actions_after_twenty_updates_are_the_authors(algorithm: str) -> None:
     agent, golden, batches, meta = replay(algorithm)
     assert len(batches) == meta["steps"] == 20
@@ -100,6 +102,12 @@ def test_hyper_parameters_of_the_golden_runs_are_our_defaults() -> None:
         assert (agent.discount, agent.tau) == (meta["discount"], meta["tau"])
         if algorithm == "BCQ":
             assert (agent.lmbda, agent.actor.phi) == (meta["lmbda"], meta["phi"])
+        if algorithm == "TD3_BC":
+            constants = load_variant("continuous_BCQ").TD3_BC
+            assert agent.alpha == meta["alpha"]
+            assert meta["policy_noise"] == constants.POLICY_NOISE
+            assert meta["noise_clip"] == constants.NOISE_CLIP
+            assert meta["policy_freq"] == constants.POLICY_FREQ
 
 
 def test_the_comparison_notices_a_relative_error_of_two_hundred_thousandths() -> None:
