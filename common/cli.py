@@ -119,6 +119,11 @@ def parser_with_common_flags(
         action="store_true",
         help="stage 2: save a batch of that policy; neither flag is stage 3: learn offline",
     )
+    stage.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="play --eval_episodes episodes of what stage 3 saved, or of --model",
+    )
 
     def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
         text += shown(flag) if defaults[flag] is None else ""
@@ -159,6 +164,16 @@ def parser_with_common_flags(
         choices=["last", "best"],
         default="last",
         help="stage 2: the policy at the end of stage 1, or that of its best evaluation",
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=None,
+        help="--evaluate: any saved policy, such as models/…_best.pt (default: the one evaluated "
+        "last by stage 3)",
+    )
+    parser.add_argument(
+        "--video", action="store_true", help="--evaluate: save the first episode as an mp4, too"
     )
     parser.add_argument("--device", default="auto", help="torch device: auto, cpu, cuda, cuda:1, …")
     parser.add_argument(
@@ -242,6 +257,7 @@ def behavioural_policy(args: argparse.Namespace) -> Path:
 def show_settings(title: str, algorithm: type, args: argparse.Namespace, *more: str) -> None:
     """Print the stage and the settings in force: the common ones, `more`, the algorithm's own."""
     common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
+    common = ["env", "seed", "eval_episodes"] if args.evaluate else common
     names = [*common, *more, "threads", "output_dir"]
     settings = {"algorithm": algorithm.__name__} | {name: vars(args)[name] for name in names}
     settings |= hyper_parameters(algorithm, args)
@@ -252,11 +268,12 @@ def show_settings(title: str, algorithm: type, args: argparse.Namespace, *more: 
 
 
 class Stages(NamedTuple):
-    """A variant's three stages, each called with the arguments and the output folders."""
+    """A variant's stages, each called with the arguments and the output folders."""
 
     train_behavioral: Callable[[argparse.Namespace, Folders], None]
     generate_buffer: Callable[[argparse.Namespace, Folders], None]
     learn_offline: Callable[[argparse.Namespace, Folders], None]
+    evaluate: Callable[[argparse.Namespace, Folders], None]
 
 
 def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> None:
@@ -278,5 +295,7 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> Non
         stages.train_behavioral(args, folders)
     elif args.generate_buffer:
         stages.generate_buffer(args, folders)
+    elif args.evaluate:
+        stages.evaluate(args, folders)
     else:
         stages.learn_offline(args, folders)

@@ -153,20 +153,33 @@ def evaluate(
 
     Raises: InputError as `observed` does.
     """
+    return play_episodes(select_action, envs, seed).returns.tolist()
+
+
+class Played(NamedTuple):
+    """Episodes played side by side: their returns and their lengths in steps, (B,) each."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+
+def play_episodes(
+    select_action: Callable[[np.ndarray], np.ndarray], envs: list[gym.Env], seed: int
+) -> Played:
+    """The episodes of an evaluation, with their lengths. Raises: InputError as `observed` does."""
     with preserved_generators(seed + 100):
         states = [env.reset(seed=seed + 100 + i)[0] for i, env in enumerate(envs)]
-        actions = select_action(np.stack(states))
-        return discounted_returns(select_action, envs, states, actions).tolist()
+        return play(select_action, envs, states, select_action(np.stack(states)))
 
 
-def discounted_returns(
+def play(
     select_action: Callable[[np.ndarray], np.ndarray],
     envs: list[gym.Env],
     states: list[np.ndarray],
     actions: np.ndarray,
     discount: float = 1.0,
-) -> np.ndarray:
-    """Σ γ^t r_t of one episode in each environment, all side by side to their own ends, (B,).
+) -> Played:
+    """One episode in each environment, all side by side to their own ends; returns are Σ γ^t r_t.
 
     The environments stand at `states`; `actions` (B, A) come first, then the policy's own. Ends at
     γ^t < 0.001 too.
@@ -175,16 +188,17 @@ def discounted_returns(
     """
     # Not gymnasium's SyncVectorEnv: that one restarts finished episodes and plays on, which here
     # would cost candidate actions and simulator steps that count for nothing.
-    returns, weight, running = np.zeros(len(envs)), 1.0, list(range(len(envs)))
-    states = list(states)
+    returns, lengths = np.zeros(len(envs)), np.zeros(len(envs), int)
+    weight, running, states = 1.0, list(range(len(envs))), list(states)
     while True:
         still = []
         for i, action in zip(running, actions, strict=True):
             states[i], reward, terminated, truncated, _ = envs[i].step(action)
             returns[i] += weight * observed(envs[i], states[i], reward)
+            lengths[i] += 1
             if not (terminated or truncated):
                 still.append(i)
         running, weight = still, weight * discount
         if not running or weight < SMALLEST_WEIGHT:
-            return returns
+            return Played(returns, lengths)
         actions = select_action(np.stack([states[i] for i in running]))

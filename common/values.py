@@ -75,10 +75,10 @@ class ValueEstimates:
                     state = torch.as_tensor(np.stack(first), dtype=torch.float32)
                     action = torch.as_tensor(self.agent.select_action(state.numpy()))
                     state, action = state.to(self.agent.device), action.to(self.agent.device)
-                returns = rollout.discounted_returns(
-                    self.agent.select_action, self.envs, first, action.cpu().numpy(), self.discount
-                )
-            true = float(returns.mean())
+                actions = action.cpu().numpy()
+                policy = self.agent.select_action
+                played = rollout.play(policy, self.envs, first, actions, self.discount)
+            true = float(played.returns.mean())
         return {"estimate": float(self.agent.value(state, action).mean()), "true": true}
 
     def _begin(self) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ import numpy as np
 from BC import BC
 from BCQ import BCQ
 from BEAR import BEAR, KERNELS, MODES
-from common import cli, rollout
+from common import cli, evaluation, rollout
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
 from common.files import Folders, read_json, refuse_existing
@@ -300,7 +300,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     more: dict[str, Any] = {"batch": batch}
     estimate = None
     if hasattr(agent, "value"):  # cloning has no values
-        make = partial(make_env, args.env, endless=True)
+        make = partial(make_env, args.env, max_episode_steps=-1)
         estimate = ValueEstimates(agent, args, prefix, replay_buffer, make)
         more["value_pairs"] = estimate.record
     kind = ALGORITHMS[args.algorithm]
@@ -310,6 +310,21 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     recorder = Recorder(folders.results(label), args, "iterations", model, **more)
     learn(agent, seen, args, evaluator(agent, args), recorder, estimate)
     recorder.finish()
+
+
+def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
+    """Play `eval_episodes` episodes of a saved agent without noise, and tell what it earned."""
+    model = evaluation.saved_policy(args, folders, ALGORITHMS, parse_args([]))
+    video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
+    refuse_existing([video] if args.video else [], args.overwrite)
+    agent = make_agent(args, make_env(args.env))
+    agent.load(model)
+    show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
+    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    print(evaluation.report(rollout.play_episodes(agent.select_action, envs, args.seed), args.env))
+    if args.video:
+        evaluation.record_video(video, partial(make_env, args.env), agent.select_action, args.seed)
+        print(f"saved {video}")
 
 
 def batch_in_use(prefix: Path, replay_buffer: ReplayBuffer) -> dict[str, Any]:
@@ -372,7 +387,7 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
 
 def main() -> None:
     """Run the stage that the flags name."""
-    stages = cli.Stages(train_behavioral, generate_buffer, learn_offline)
+    stages = cli.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
     cli.run_stage(parse_args(), BEHAVIOURAL, stages)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 # The repository is run in place, never installed: its root must be importable from anywhere.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -42,16 +43,16 @@ __all__ = [
 ]
 
 
-def make_env(env_id: str, endless: bool = False) -> gym.Env:
+def make_env(env_id: str, **options: Any) -> gym.Env:
     """An environment with vector states and actions in [−m, m], the same m in every dimension.
 
     Actions whose bounds are not symmetric, or differ from one dimension to the next, are rescaled
     to [−1, 1] by gymnasium's wrapper; states and rewards are as the environment gives them.
-    `endless`: without the time limit, for values that know of none.
+    `options` are gymnasium.make's, such as max_episode_steps=-1 for no time limit.
 
     Raises: InputError for an unknown id, discrete or unbounded actions, images, structured states.
     """
-    env = make(env_id, max_episode_steps=-1 if endless else None)
+    env = make(env_id, **options)
     actions, states = env.action_space, env.observation_space
     if isinstance(actions, spaces.Discrete):
         raise InputError(f"--env {env_id} has discrete actions: discrete_BCQ/main.py serves it")

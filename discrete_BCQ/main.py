@@ -10,6 +10,7 @@ Algorithms", 2019, section 4 and appendix.
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from BC import BC
 from BCQ import BCQ
-from common import cli, rollout
+from common import cli, evaluation, rollout
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
 from common.files import Folders, refuse_existing
@@ -153,16 +154,21 @@ def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     return kind(*dimensions(env), **cli.hyper_parameters(kind, args))
 
 
-def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[], list[float]]:
-    """The evaluation of all stages: returns of `eval_episodes` episodes with ε `eval_eps`."""
-    num_actions = dimensions(env)[1]
+def evaluated(agent: Any, eps: float, num_actions: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The agent as evaluations play it: ε-greedy, (B, *S) -> (B,)."""
 
     def act(states: np.ndarray) -> np.ndarray:
-        # numpy's global generator: `evaluate` seeds it and puts it back.
-        explore = np.random.random(len(states)) < args.eval_eps
+        # numpy's global generator: the evaluation seeds it and puts it back.
+        explore = np.random.random(len(states)) < eps
         uniform = np.random.randint(num_actions, size=len(states))
         return np.where(explore, uniform, agent.select_action(states))
 
+    return act
+
+
+def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[], list[float]]:
+    """The evaluation of all stages: returns of `eval_episodes` episodes with ε `eval_eps`."""
+    act = evaluated(agent, args.eval_eps, dimensions(env)[1])
     envs = [make_env(args.env) for _ in range(args.eval_episodes)]
     return lambda: rollout.evaluate(act, envs, args.seed)
 
@@ -251,6 +257,24 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     recorder.finish()
 
 
+def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
+    """Play `eval_episodes` episodes of a saved agent with ε `eval_eps`, and tell what it earned."""
+    model = evaluation.saved_policy(args, folders, ALGORITHMS, parse_args([]))
+    video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
+    refuse_existing([video] if args.video else [], args.overwrite)
+    env = make_env(args.env)
+    resolve_by_kind(args, env)
+    agent = make_agent(args, env)
+    agent.load(model)
+    show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args, "eval_eps")
+    act = evaluated(agent, args.eval_eps, dimensions(env)[1])
+    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    print(evaluation.report(rollout.play_episodes(act, envs, args.seed), args.env))
+    if args.video:
+        evaluation.record_video(video, partial(make_env, args.env), act, args.seed)
+        print(f"saved {video}")
+
+
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
     """The named batch, checked against the environment. Raises: InputError for another's."""
     action_file = column_path(prefix, "action")
@@ -273,7 +297,7 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
 
 def main() -> None:
     """Run the stage that the flags name."""
-    stages = cli.Stages(train_behavioral, generate_buffer, learn_offline)
+    stages = cli.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
     cli.run_stage(parse_args(), BEHAVIOURAL, stages)
 
 

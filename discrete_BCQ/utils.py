@@ -77,20 +77,21 @@ def is_atari(env: gym.Env) -> bool:
     return isinstance(env.unwrapped, ale_py.AtariEnv)
 
 
-def make_env(env_id: str) -> gym.Env:
+def make_env(env_id: str, **options: Any) -> gym.Env:
     """An environment with actions 0 … K−1, and states that are vectors or Atari's last 4 frames.
 
     Atari: each step is 4 frames of the emulator, shown as the maximum of the last two, 84×84, grey;
     4 such frames of history, the newest last, zeros before an episode's first; an episode ends with
     the game or after 27,000 steps. Sticky actions are as the id has them. States that are no vector
-    but numbers of a finite set (FrozenLake, Taxi, Blackjack) are one-hot encoded.
+    but numbers of a finite set (FrozenLake, Taxi, Blackjack) are one-hot encoded. `options` are
+    gymnasium.make's.
 
     Raises: InputError for an unknown id, continuous actions, or images that are not Atari's.
     """
     gym.register_envs(ale_py)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for each environment
     atari = env_id in gym.registry and gym.spec(env_id).entry_point == ATARI_ENTRY_POINT
-    env = make(env_id, **ATARI_OPTIONS) if atari else make(env_id)
+    env = make(env_id, **options, **(ATARI_OPTIONS if atari else {}))
     actions, states = env.action_space, env.observation_space
     if isinstance(actions, spaces.Box):
         raise InputError(f"--env {env_id} has continuous actions: continuous_BCQ/main.py serves it")

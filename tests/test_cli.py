@@ -236,6 +236,7 @@ STAGES = {
     ],
     "generate": ["--generate_buffer", "--max_timesteps", "50"],
     "learn": ["--max_timesteps", "6", "--eval_freq", "4"],
+    "evaluate": ["--evaluate"],
 }
 BATCH = "buffers/Robust_ToyReach-v0_0"
 

@@ -52,6 +52,7 @@ STAGES = {
               "--eval_freq", "40"],
     "generate": ["--generate_buffer", "--max_timesteps", "50"],
     "learn": ["--max_timesteps", "6", "--eval_freq", "4"],
+    "evaluate": ["--evaluate"],
 }  # fmt: skip
 
 
@@ -509,3 +510,26 @@ def test_frames_given_to_vectors_and_the_other_way_round_are_refused(
         name = path.name.replace(*names)
         shutil.copy(path, tmp_path / "buffers" / name)
     assert message in refused(run(tmp_path, "learn", env=target))
+
+
+# --- a saved policy, evaluated
+
+
+@pytest.mark.parametrize("algorithm", ["BCQ", "DQN", "BC"])
+def test_a_saved_policy_is_evaluated_as_the_run_evaluated_it(algorithm: str, folder: Path) -> None:
+    # With exploration, so that the draws must be the same too.
+    done(run(folder, "learn", "--algorithm", algorithm, "--eval_eps", "0.5", "--lr", "0.01"))
+    out = done(run(folder, "evaluate", "--algorithm", algorithm))
+    returns = record(folder, f"{algorithm}_Default")["returns"][-1]
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert f"return mean {np.mean(returns):.2f} std {np.std(returns):.2f}" in " ".join(lines)
+    assert {"eval_eps 0.5", "lr 0.01", "D4RL score n/a"} <= set(lines)  # those of the run
+
+
+def test_a_video_of_a_discrete_policy_is_made(tmp_path: Path) -> None:
+    load_variant("discrete_BCQ").BC.BC((4,), 2, "cpu").save(tmp_path / "policy.pt")
+    argv = ["--env", "CartPole-v1", "--threads", "1", "--eval_episodes", "1", "--video"]
+    argv += ["--evaluate", "--algorithm", "BC", "--output_dir", str(tmp_path)]
+    out = done(run_main(main, *argv, "--model", str(tmp_path / "policy.pt")))
+    video = tmp_path / "results" / "policy.mp4"
+    assert f"saved {video}" in out and video.read_bytes()[4:8] == b"ftyp"

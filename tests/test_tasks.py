@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Outcome, load_variant, run_main, snapshot
-from test_cli import ALGORITHMS, done, made, model, toy
+from test_cli import ALGORITHMS, TOY, done, made, model, toy
 
 from common.files import write_array, write_json
 
@@ -228,3 +228,81 @@ def test_a_discount_of_1_has_no_true_value(folder: Path) -> None:
 def test_a_bin_alone_leaves_no_choice() -> None:
     outcome = run_main(main, "--bins", "1")
     assert outcome.status == 2 and "1 leaves no choice" in outcome.err
+
+
+# --- a saved policy, evaluated
+
+
+def lines_of(out: str) -> dict[str, str]:
+    """What was printed, by the first word or words before two spaces."""
+    pairs = [line.strip().split("  ", 1) for line in out.splitlines()]
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+@every_algorithm
+def test_a_saved_policy_is_evaluated_as_the_run_evaluated_it(algorithm: str, folder: Path) -> None:
+    done(toy(folder, "learn", "--algorithm", algorithm, "--eval_episodes", "3"))
+    before = snapshot(folder)
+    out = done(toy(folder, "evaluate", "--algorithm", algorithm, "--eval_episodes", "3"))
+    path = folder / "results" / f"{algorithm}_Robust_ToyReach-v0_0.json"
+    returns = json.loads(path.read_text())["returns"][-1]
+    shown = lines_of(out)
+    mean, std, median = np.mean(returns), np.std(returns), np.median(returns)
+    assert shown["return"] == (
+        f"mean {mean:.2f}  std {std:.2f}  median {median:.2f}  min {min(returns):.2f}  "
+        f"max {max(returns):.2f}"
+    )
+    assert shown["episodes"] == "3" and shown["D4RL score"] == "n/a"
+    assert shown["steps"] == "mean 10.0  min 10  max 10"
+    assert snapshot(folder) == before
+
+
+def test_an_evaluation_takes_the_runs_hyper_parameters_but_for_those_asked_for(
+    folder: Path,
+) -> None:
+    done(toy(folder, "learn", "--phi", "0.5", "--acting_candidates", "7"))
+    argv = [*TOY[:6], "--evaluate", "--output_dir", str(folder)]
+    shown = lines_of(done(run_main(main, *argv)))
+    assert (shown["phi"], shown["acting_candidates"]) == ("0.5", "7")
+    shown = lines_of(done(run_main(main, *argv, "--acting_candidates", "9")))
+    assert (shown["phi"], shown["acting_candidates"]) == ("0.5", "9")
+
+
+def test_any_saved_policy_can_be_named(folder: Path) -> None:
+    best = folder / "models" / "behavioral_ToyReach-v0_0_best.pt"
+    shown = lines_of(done(toy(folder, "evaluate", "--model", str(best))))
+    assert shown["algorithm"] == "DDPG"  # as its record says
+    returns = np.load(folder / "results" / "behavioral_ToyReach-v0_0.npy")
+    assert shown["return"].startswith(f"mean {returns.max():.2f} ")
+
+
+def test_a_policy_that_is_not_there_or_another_algorithms_is_refused(folder: Path) -> None:
+    refused(folder, toy(folder, "evaluate"), "no policy: ", "BCQ_Robust_ToyReach-v0_0.pt")
+    refused(folder, toy(folder, "evaluate", "--model", str(folder)), "no policy: ")
+    other = shutil.copy(folder / "models" / "behavioral_ToyReach-v0_0.pt", folder / "other.pt")
+    outcome = toy(folder, "evaluate", "--model", str(other))
+    refused(folder, outcome, "another algorithm than BCQ")
+
+
+def test_a_known_environments_score_is_shown() -> None:
+    played = main.rollout.Played(np.array([3234.3, 3234.3]), np.array([1000, 1000]))
+    assert lines_of(main.evaluation.report(played, "Hopper-v4"))["D4RL score"] == "100.00"
+
+
+def test_a_video_is_made_and_not_replaced_unasked(tmp_path: Path) -> None:
+    agent = load_variant("continuous_BCQ").DDPG.DDPG(3, 1, 2.0, "cpu")
+    agent.save(tmp_path / "policy.pt")
+    argv = ["--env", "Pendulum-v1", "--threads", "1", "--eval_episodes", "1", "--video"]
+    argv += ["--evaluate", "--algorithm", "DDPG", "--output_dir", str(tmp_path)]
+    argv += ["--model", str(tmp_path / "policy.pt")]
+    assert "saved " in done(run_main(main, *argv))
+    video = tmp_path / "results" / "policy.mp4"
+    assert video.stat().st_size > 5000 and video.read_bytes()[4:8] == b"ftyp"
+    refused(tmp_path, run_main(main, *argv), "policy.mp4 exists: --overwrite replaces it")
+
+
+def test_where_nothing_can_be_drawn_the_error_says_what_to_do(folder: Path) -> None:
+    best = folder / "models" / "behavioral_ToyReach-v0_0_best.pt"
+    outcome = toy(folder, "evaluate", "--model", str(best), "--video")
+    refused(folder, outcome, "cannot be drawn here", "MUJOCO_GL=egl", "pip install moviepy")
+    assert not list((folder / "results").glob("*mp4*"))

@@ -39,15 +39,17 @@ def begin(env: gym.Env, seed: int = 0) -> np.ndarray:
 def test_the_return_of_a_chain_of_ones_is_the_geometric_sum(length: int) -> None:
     envs: list[gym.Env] = [Walk(length), Walk(3)]
     first = [begin(env) for env in envs]
-    returns = rollout.discounted_returns(zeros, envs, first, np.zeros((2, 1)), 0.9)
-    assert returns.tolist() == pytest.approx([sum(0.9**t for t in range(n)) for n in (length, 3)])
+    played = rollout.play(zeros, envs, first, np.zeros((2, 1)), 0.9)
+    expected = [sum(0.9**t for t in range(n)) for n in (length, 3)]
+    assert played.returns.tolist() == pytest.approx(expected)
+    assert played.lengths.tolist() == [length, 3]
 
 
 def test_a_sum_ends_where_a_reward_counts_less_than_a_thousandth() -> None:
     env = Walk(None)
-    returns = rollout.discounted_returns(zeros, [env], [begin(env)], np.zeros((1, 1)), 0.5)
+    played = rollout.play(zeros, [env], [begin(env)], np.zeros((1, 1)), 0.5)
     assert env.steps == 10  # 0.5⁹ = 0.002 counts, 0.5¹⁰ < 0.001 does not
-    assert returns.tolist() == [sum(0.5**t for t in range(10))]
+    assert played.returns.tolist() == [sum(0.5**t for t in range(10))]
 
 
 class Follow(Reach):
@@ -65,9 +67,9 @@ def test_the_given_action_comes_first_and_then_the_policys() -> None:
     def policy(states: np.ndarray) -> np.ndarray:
         return np.full((len(states), 2), 0.25, np.float32)
 
-    returns = rollout.discounted_returns(policy, envs, first, np.array([[1.0, 0], [-1, 0]]), 0.5)
+    played = rollout.play(policy, envs, first, np.array([[1.0, 0], [-1, 0]]), 0.5)
     later = 0.25 * sum(0.5**t for t in range(1, 10))
-    assert returns.tolist() == pytest.approx([1 + later, -1 + later])
+    assert played.returns.tolist() == pytest.approx([1 + later, -1 + later])
 
 
 # --- the simulator put back
@@ -197,7 +199,7 @@ def measure(prefix: Path, buffer: Any, env_id: str, **options: Any) -> values.Va
     args = Namespace(**{"seed": 0, "discount": 0.9, "true_value": True} | options)
 
     def make_env() -> gym.Env:
-        return variant.utils.make_env(env_id, endless=True)
+        return variant.utils.make_env(env_id, max_episode_steps=-1)
 
     return values.ValueEstimates(Known(), args, prefix, buffer, make_env)
 
@@ -208,7 +210,7 @@ def test_from_kept_states_the_true_value_is_that_of_the_rows(tmp_path: Path) -> 
     assert estimates.record == {"number": 100, "source": "simulator"}
     found = estimates()
     kept = np.load(column_path(prefix, "simulator"))
-    env, returns, said = variant.utils.make_env("Hopper-v4", endless=True), [], []
+    env, returns, said = variant.utils.make_env("Hopper-v4", max_episode_steps=-1), [], []
     chosen = kept[np.isin(kept[:, 0], np.array(estimates.positions))]
     for row, state in zip(chosen[:, 0].astype(int), chosen[:, 1:], strict=True):
         pair = buffer.rows([row])

@@ -1,0 +1,95 @@
+"""A saved policy, evaluated: what it earns, in numbers and as a video."""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from common import rollout
+from common.cli import hyper_parameters
+from common.errors import InputError
+from common.files import Folders, read_json, replacing
+from common.scores import normalized_score
+
+
+def saved_policy(
+    args: argparse.Namespace,
+    folders: Folders,
+    algorithms: dict[str, type],
+    defaults: argparse.Namespace,
+) -> Path:
+    """The file of the policy that --evaluate plays: --model, or what stage 3 saved last.
+
+    `args` take over the algorithm and the hyper-parameters of the record beside it, but for flags
+    that differ from `defaults`: those were asked for.
+
+    Raises: InputError where there is no such file.
+    """
+    model = args.model or folders.model(f"{args.algorithm}_{args.buffer_name}")
+    if not model.is_file():
+        raise InputError(
+            f"no policy: {model} does not exist; --algorithm, --buffer_name, --env and --seed name "
+            "what stage 3 saved, --model any file"
+        )
+    record = model.parent.parent / "results" / f"{model.stem.removesuffix('_best')}.json"
+    made_with = read_json(record).get("arguments", {}) if record.exists() else {}
+    if made_with.get("algorithm") in algorithms:
+        args.algorithm = made_with["algorithm"]
+    for name in [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps"]:
+        if name in made_with and getattr(args, name) == getattr(defaults, name):
+            setattr(args, name, made_with[name])
+    return model
+
+
+def report(played: rollout.Played, env_id: str) -> str:
+    """The episodes in words: returns, D4RL's score where the environment has one, lengths."""
+    returns, lengths = played
+    score = normalized_score(env_id, float(returns.mean()))
+    lines = {
+        "episodes": f"{len(returns)}",
+        "return": f"mean {returns.mean():.2f}  std {returns.std():.2f}  median "
+        f"{np.median(returns):.2f}  min {returns.min():.2f}  max {returns.max():.2f}",
+        "D4RL score": "n/a" if score is None else f"{score:.2f}",
+        "steps": f"mean {lengths.mean():.1f}  min {lengths.min()}  max {lengths.max()}",
+    }
+    return "\n".join(f"  {name:<18} {text}" for name, text in lines.items())
+
+
+def record_video(
+    path: Path,
+    make_env: Callable[..., gym.Env],
+    act: Callable[[np.ndarray], Any],
+    seed: int,
+) -> None:
+    """The first episode of the evaluation as an mp4, by gymnasium's RecordVideo.
+
+    Raises: InputError where the environment cannot be drawn here, or moviepy is missing.
+    """
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo draws without a screen only if told so
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # the same of pygame
+    with replacing(path) as [temporary], tempfile.TemporaryDirectory() as folder:
+        try:
+            env = gym.wrappers.RecordVideo(
+                make_env(render_mode="rgb_array"),
+                f"{folder}/video",
+                episode_trigger=lambda episode: episode == 0,
+                disable_logger=True,
+            )
+            rollout.play_episodes(act, [env], seed)
+            env.close()
+            [made] = Path(folder, "video").glob("*.mp4")
+        except Exception as error:  # a renderer may raise anything
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            raise InputError(
+                f"--video: the environment cannot be drawn here ({reason}); MuJoCo draws by EGL or "
+                "OSMesa (try MUJOCO_GL=egl or MUJOCO_GL=osmesa), the mp4 needs `pip install "
+                "moviepy`"
+            ) from error
+        temporary.write_bytes(made.read_bytes())
