@@ -290,7 +290,7 @@ def test_the_record_says_where_the_data_are_from_and_no_path(tmp_path: Path) -> 
     assert re.fullmatch("[0-9a-f]{64}", record["source"]["sha256"])
 
 
-NPZ = {
+NPZ: dict[str, Any] = {
     "state": np.array([[0, 0, 0], [1, 1, 1], [2, 2, 2], [10, 10, 10], [11, 11, 11]], np.float32),
     "action": np.zeros(5),
     "reward": np.arange(5.0),
@@ -299,7 +299,8 @@ NPZ = {
 
 def npz(folder: Path, *argv: str, env: str = "Pendulum-v1", **columns: Any) -> Any:
     folder.mkdir(exist_ok=True)
-    np.savez(folder / "log.npz", **{k: v for k, v in (NPZ | columns).items() if v is not None})
+    kept: dict[str, Any] = {k: v for k, v in (NPZ | columns).items() if v is not None}
+    np.savez(folder / "log.npz", **kept)
     return imported(folder, "--npz", folder / "log.npz", "--env", env, *argv)
 
 
@@ -494,7 +495,7 @@ gym.register(id="ToySkewed-v0", entry_point="test_import_dataset:Skewed", max_ep
 def test_actions_of_a_rescaled_environment_are_rescaled_as_main_py_does(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     raw = draw.uniform([-1, 0], [3, 7], (50, 2)).astype(np.float32)
-    raw[:3] = [[-1, 0], [3, 7], [1, 3.5]]
+    raw[:3] = np.array([[-1, 0], [3, 7], [1, 3.5]])
     rows = {
         "state": np.zeros((50, 2)),
         "action": raw,
