@@ -12,6 +12,7 @@ import toy_envs
 from conftest import load_variant, run_main
 from import_tools import batch, done, imported, pendulum_rows, refused, write_hdf5
 
+from common.environments import needs_rescaling
 from imports import rows as rows_module
 from imports import tables
 from imports.rows import transitions
@@ -490,6 +491,17 @@ class Skewed(toy_envs.Reach):
 
 
 gym.register(id="ToySkewed-v0", entry_point="test_import_dataset:Skewed", max_episode_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "rescaled"),
+    [([-2, -2], [2, 2], False), ([0, 0], [2, 2], True), ([-1, -2], [1, 2], True)],
+)
+def test_bounds_are_rescaled_where_they_are_not_one_m(
+    low: list[float], high: list[float], rescaled: bool
+) -> None:
+    box = gym.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+    assert needs_rescaling(box) == rescaled
 
 
 def test_actions_of_a_rescaled_environment_are_rescaled_as_main_py_does(tmp_path: Path) -> None:
