@@ -25,7 +25,7 @@ KEYS = {
     "next_state": "next_observations",
 }
 NEEDED = ("state", "action", "reward", "terminated")
-BLOCK = 4 * 2**20  # bytes of a file read at a time
+BLOCK = 2**20  # bytes of a file read at a time
 
 
 def read(path: Path, task: Task) -> Source:

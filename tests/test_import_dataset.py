@@ -12,6 +12,7 @@ import toy_envs
 from conftest import load_variant, run_main
 from import_tools import batch, done, imported, pendulum_rows, refused, write_hdf5
 
+from common.environments import needs_rescaling
 from imports import rows as rows_module
 from imports import tables
 from imports.rows import transitions
@@ -290,7 +291,7 @@ def test_the_record_says_where_the_data_are_from_and_no_path(tmp_path: Path) -> 
     assert re.fullmatch("[0-9a-f]{64}", record["source"]["sha256"])
 
 
-NPZ = {
+NPZ: dict[str, Any] = {
     "state": np.array([[0, 0, 0], [1, 1, 1], [2, 2, 2], [10, 10, 10], [11, 11, 11]], np.float32),
     "action": np.zeros(5),
     "reward": np.arange(5.0),
@@ -299,7 +300,8 @@ NPZ = {
 
 def npz(folder: Path, *argv: str, env: str = "Pendulum-v1", **columns: Any) -> Any:
     folder.mkdir(exist_ok=True)
-    np.savez(folder / "log.npz", **{k: v for k, v in (NPZ | columns).items() if v is not None})
+    kept: dict[str, Any] = {k: v for k, v in (NPZ | columns).items() if v is not None}
+    np.savez(folder / "log.npz", **kept)
     return imported(folder, "--npz", folder / "log.npz", "--env", env, *argv)
 
 
@@ -491,10 +493,21 @@ class Skewed(toy_envs.Reach):
 gym.register(id="ToySkewed-v0", entry_point="test_import_dataset:Skewed", max_episode_steps=5)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "rescaled"),
+    [([-2, -2], [2, 2], False), ([0, 0], [2, 2], True), ([-1, -2], [1, 2], True)],
+)
+def test_bounds_are_rescaled_where_they_are_not_one_m(
+    low: list[float], high: list[float], rescaled: bool
+) -> None:
+    box = gym.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+    assert needs_rescaling(box) == rescaled
+
+
 def test_actions_of_a_rescaled_environment_are_rescaled_as_main_py_does(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     raw = draw.uniform([-1, 0], [3, 7], (50, 2)).astype(np.float32)
-    raw[:3] = [[-1, 0], [3, 7], [1, 3.5]]
+    raw[:3] = np.array([[-1, 0], [3, 7], [1, 3.5]])
     rows = {
         "state": np.zeros((50, 2)),
         "action": raw,

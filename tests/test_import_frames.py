@@ -119,6 +119,14 @@ def test_the_newest_row_of_a_ring_is_not_followed_by_its_oldest(tmp_path: Path) 
     assert record["in_order"] is False
 
 
+def test_the_oldest_row_of_a_ring_begins_no_episode_where_the_newest_ended_one(
+    tmp_path: Path,
+) -> None:
+    shard(tmp_path / "Pong", 0, [6, 7, 3, 4, 5, 8], ends={4, 7}, add_count=np.array(8))
+    read(tmp_path)
+    assert [stack[-1] for stack in shown(loaded(tmp_path).state)] == [6, 7, 5]
+
+
 def test_of_a_ring_that_was_not_full_the_rest_is_left(tmp_path: Path) -> None:
     shard(tmp_path / "Pong", 0, [1, 2, 3, 0, 0], ends={0, 3}, add_count=np.array(3))
     read(tmp_path)

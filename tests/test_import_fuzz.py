@@ -69,7 +69,7 @@ def expected(columns: Columns) -> list[tuple[Any, ...]]:
             successor = np.float32(flat["state"][row + 1])
         steps = 0 if terminated or truncated else steps
         one = (state, np.float32(flat["action"][row]), successor, np.float32(flat["reward"][row]))
-        found.append((*one, np.float32([not terminated])))
+        found.append((*one, np.array([not terminated], np.float32)))
     return found
 
 
@@ -177,7 +177,7 @@ def make_minari(folder: Path, columns: Columns) -> Path:
 
 
 def make_shard(folder: Path, draw: Draw) -> Path:
-    columns = {
+    columns: Columns = {
         "observation": draw.integers(0, 255, (6, 84, 84)).astype(np.uint8),
         "action": draw.integers(0, 6, 6).astype(np.int32),
         "reward": draw.normal(size=6).astype(np.float32),

@@ -138,10 +138,12 @@ def ring(env_id: str, steps: int, size: int, tmp_path: Path, discrete: bool = Fa
 
     utils = load_variant("discrete_BCQ" if discrete else "continuous_BCQ").utils
     env = utils.make_env(env_id)
+    kept: Any
     if discrete:
         kept = utils.make_buffer(env, "cpu", size)
     else:
-        kept = ReplayBuffer(*utils.dimensions(env)[:2], "cpu", size)
+        state_dim, action_dim, _ = utils.dimensions(env)
+        kept = ReplayBuffer(state_dim, action_dim, "cpu", size)
     env.action_space.seed(0)
     state, _ = env.reset(seed=0)
     for _ in range(steps):

@@ -313,7 +313,7 @@ def test_step_sizes_are_a_half_and_h_over_h_plus_n() -> None:
     assert np.allclose(B.robbins_monro(visits, 0.9), [10 / 11, 10 / 20, 10 / 100])
     # The n-th visit of each pair has the n-th step size, however often others were visited.
     Q_0 = np.zeros((1, 2, 2))
-    stream = [one_transition(r, False, a=a) for r, a in ((1.0, 0), (1.0, 1), (0.0, 1), (0.0, 0))]
+    stream = [one_transition(r, False, a=a) for r, a in ((1.0, 1), (0.0, 1), (1.0, 0), (0.0, 0))]
     nothing = np.zeros((1, 2, 2), bool)
     [Q] = B.learn(B.Q_learning, Q_0, stream, nothing, 0.5, B.robbins_monro, [4])
     assert np.allclose(Q[0, 0], 2 / 3 * (1 - 2 / 4))
