@@ -65,7 +65,8 @@ def test_a_stack_never_holds_frames_of_two_episodes(tmp_path: Path) -> None:
     assert shown(batch.next_state)[:2] == [[0, 0, 1, 2], [0, 1, 2, 3]]
     assert batch.not_done[:, 0].tolist() == [1, 1, 0, 1, 1, 1]
     assert batch.action[:, 0].tolist() == [1, 2, 3, 4, 5, 0]
-    assert batch.reward[:, 0].tolist() == [1] * 6  # clipped
+    reward = np.load(tmp_path / "buffers" / f"B_{ENV}_0_reward.npy")
+    assert batch.reward[:, 0].tolist() == reward[:, 0].tolist() == [1] * 6  # clipped
     assert "read 6 transitions" in out and "1 finished: 1 in a terminal state" in out
     assert "return     mean 6, from 6 to 6" in out and "dropped    1: the newest row" in out
 
