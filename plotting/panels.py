@@ -148,6 +148,18 @@ def behaviour_of(learner: Run, runs: list[Run]) -> Run | None:
     return next(iter(beside or fitting), None)
 
 
+def meanwhile(behaviour: Run, learner: Run) -> Run | None:
+    """The behaviour's evaluations after as many updates as a concurrent learner's, None for none.
+
+    Of any other learner's behaviour all evaluations: its batch was there from the beginning.
+    """
+    if behaviour.stage != ONLINE or not learner.arguments.get("concurrent"):
+        return behaviour
+    updates = behaviour.x - behaviour.arguments.get("start_timesteps", 0)
+    chosen = (updates > 0) & (updates <= learner.x[-1])
+    return replace(behaviour, x=behaviour.x[chosen], y=behaviour.y[chosen]) if any(chosen) else None
+
+
 def _policy(run: Run) -> str:
     return f"behavioral_{file_part(run.env)}_{run.seed}"
 

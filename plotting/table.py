@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from common.scores import normalized_score
-from plotting.panels import Panel, behaviour_of, interval
+from plotting.panels import Panel, behaviour_of, interval, meanwhile
 from plotting.runs import AVERAGE, BEHAVIOUR, LAST, Run
 
 NONE = "n/a"
@@ -28,6 +28,12 @@ def percent_of(value: float, reference: float | None) -> float | None:
     return 100 * (value / reference) if reference is not None and reference > 0 else None
 
 
+def reference(learner: Run, runs: list[Run]) -> Run | None:
+    """The evaluations of the behavioural policy that a learner's are compared with."""
+    behaviour = behaviour_of(learner, runs)
+    return meanwhile(behaviour, learner) if behaviour else None
+
+
 def rows(panels: list[Panel], runs: list[Run], kind: str) -> list[dict[str, Any]]:
     """One row a curve or line, by `COLUMNS`; None where there is nothing to say.
 
@@ -39,7 +45,7 @@ def rows(panels: list[Panel], runs: list[Run], kind: str) -> list[dict[str, Any]
     for panel in panels:
         policies = panel.online | panel.generated
         for name, seeds in itertools.chain(panel.learners.items(), policies.items()):
-            found = [run if name in policies else behaviour_of(run, runs) for run in seeds]
+            found = [run if name in policies else reference(run, runs) for run in seeds]
             made.append(
                 _row(panel, name, np.array([run.final for run in seeds]), found, kind)
                 | {

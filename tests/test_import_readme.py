@@ -32,18 +32,16 @@ def test_four_commands_lead_from_twenty_rows_to_a_policy(tmp_path: Path) -> None
     commands = re.search(r"```bash\n(.*?)```", page, re.DOTALL)[1].splitlines()  # type: ignore[index]
     assert len(commands) == 4
     assert len((ROOT / "imports" / "example.csv").read_text().splitlines()) == 21
-    for name in ("common", "imports", "continuous_BCQ"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for script in ("import_dataset.py", "plot.py"):
-        shutil.copy(ROOT / script, tmp_path)
+    outputs = ["results", "models", "buffers", "quickstart", "tests", "__pycache__", ".*"]
+    copy = shutil.copytree(ROOT, tmp_path / "copy", ignore=shutil.ignore_patterns(*outputs))
     printed = []
     for command in commands:
-        result = shell(command, tmp_path)
+        result = shell(command, copy)
         assert result.returncode == 0, f"{command}: {result.stderr}"
         printed.append(result.stdout)
     assert printed[0].startswith("episode,state_0,") and "read 18 transitions" in printed[1]
     assert "| Pendulum-v1 | Mine | BCQ | 1 |" in printed[3]
-    assert (tmp_path / "models" / "BCQ_Mine_Pendulum-v1_0.pt").exists()
+    assert (copy / "models" / "BCQ_Mine_Pendulum-v1_0.pt").exists()
     # The command that the import names is the one that learns.
     assert "python continuous_BCQ/main.py --env Pendulum-v1 --buffer_name Mine" in printed[1]
 

@@ -452,6 +452,13 @@ def test_percentages_are_of_the_batchs_policy_and_scores_d4rls(tmp_path: Path) -
     assert row["d4rl_score"] == pytest.approx(132376.7305 / 3254.572305)
     assert rows["Final", "BCQ"]["percent_of_behaviour"] == 25  # of 200, the last ten of the curve
     assert rows["Robust", "behavioural policy"]["percent_difference"] == 0
+    # A concurrent learner with the behaviour's evaluations after as many updates: 200 and 300.
+    own = behavioural(tmp_path / "c", [50.0, 200.0, 300.0, 900.0], **made)
+    two = saved(tmp_path / "c", "two", [25.0, 25.0], concurrent=True, **made, **online)
+    assert rows_of([two, own])["Robust, concurrent", "BCQ"]["percent_of_behaviour"] == 10
+    early = behavioural(tmp_path / "e", [50.0], **made)
+    none = saved(tmp_path / "e", "none", [25.0], concurrent=True, **made, **online)
+    assert rows_of([none, early])["Robust, concurrent", "BCQ"]["percent_of_behaviour"] is None
     text = table.to_markdown(list(rows.values()), "sd")
     assert "| 1303.5 ± 303.5 | 1303.5 | 1303.5 | 130.3 | +30.3 | 40.7 |" in text
 
