@@ -78,9 +78,12 @@ def compare_environments(what: str, recorded_in: str | None, env_id: str) -> Non
 
     Raises: InputError where they are of another environment.
     """
-    if recorded_in is None or current_id(recorded_in) == env_id:
+    if recorded_in is None:
         return
-    if base_and_version(recorded_in)[0] != base_and_version(env_id)[0]:
+    recorded, asked = base_and_version(current_id(recorded_in)), base_and_version(env_id)
+    if recorded == asked:
+        return
+    if recorded[0] != asked[0]:
         raise InputError(f"{what} was recorded in {recorded_in}, not in {env_id}: choose its --env")
     print(
         f"warning: {what} was recorded in {recorded_in}, and --env is {env_id}: versions differ in "
@@ -263,6 +266,8 @@ def export_minari(args: argparse.Namespace) -> None:
     target = minari_sets.export(args.export_minari, kept, task, args.overwrite, description)
     print(f"wrote {len(kept.state):,} transitions in {int(ends.sum()):,} episodes")
     print(f"saved {target}")
+    if minari_sets.portable_spec(task) is None:
+        print(f"note: it cannot say how {args.env} is made: give its --env to whoever reads it")
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import h5py
 import minari
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_dataset import parse_dataset_id
 from minari.namespace import create_namespace, list_local_namespaces
@@ -184,7 +185,7 @@ def export(
             minari.create_dataset_from_buffers(
                 dataset_id,
                 _buffers(batch, task),
-                env=gym.spec(task.env_id),
+                env=portable_spec(task),
                 observation_space=spaces.Box(-np.inf, np.inf, (task.state_dim,), np.float32),
                 action_space=_action_space(task),
                 description=description,
@@ -207,6 +208,19 @@ def export(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def portable_spec(task: Task) -> EnvSpec | None:
+    """What a data set keeps of its environment, to make it again; None where it cannot be written.
+
+    So it is where an environment was registered with a class instead of the class's name.
+    """
+    try:
+        if task.spec is not None:
+            task.spec.to_json()
+    except (TypeError, ValueError):
+        return None
+    return task.spec
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from common.environments import EPISODE_STEPS, make, needs_rescaling
 from common.errors import InputError
@@ -19,7 +20,7 @@ class Task(NamedTuple):
     state_dim: S of the batch; parts: where states are whole numbers, (first, how many) of each,
     one-hot in the batch; num_actions: K, or None for continuous actions with the environment's own
     bounds low and high (A,); rescaled: whether the batch has them in [−1, 1] instead; limit: steps
-    of an episode; atari: whether states are stacks of frames.
+    of an episode; atari: whether states are stacks of frames; spec: what gymnasium makes it from.
     """
 
     env_id: str
@@ -31,6 +32,7 @@ class Task(NamedTuple):
     rescaled: bool
     limit: int
     atari: bool
+    spec: EnvSpec | None
 
     @property
     def action_dim(self) -> int:
@@ -108,13 +110,14 @@ def task_of(env_id: str) -> Task:
     actions, states = env.action_space, env.observation_space
     limit = (env.spec.max_episode_steps if env.spec else None) or EPISODE_STEPS
     atari = isinstance(env.unwrapped, ale_py.AtariEnv)
+    spec = env.spec
     env.close()
     parts = _parts(states)
     vector = isinstance(states, spaces.Box) and len(states.shape) == 1
     state_dim = spaces.flatdim(states) if vector or parts else 0
     if isinstance(actions, spaces.Discrete) and actions.start == 0 and (state_dim or atari):
         low, high = np.zeros(1), np.full(1, actions.n - 1.0)
-        return Task(env_id, state_dim, parts, int(actions.n), low, high, False, limit, atari)
+        return Task(env_id, state_dim, parts, int(actions.n), low, high, False, limit, atari, spec)
     if (
         isinstance(actions, spaces.Box)
         and len(actions.shape) == 1
@@ -124,7 +127,7 @@ def task_of(env_id: str) -> Task:
     ):
         rescaled = needs_rescaling(actions)
         low, high = actions.low, actions.high
-        return Task(env_id, state_dim, [], None, low, high, rescaled, limit, False)
+        return Task(env_id, state_dim, [], None, low, high, rescaled, limit, False, spec)
     raise InputError(
         f"--env {env_id} has states {states} and actions {actions}: continuous_BCQ learns vectors "
         "with bounded vectors of actions (Box), discrete_BCQ vectors and Atari with one of several "
@@ -148,8 +151,8 @@ def _parts(states: gym.Space) -> list[tuple[int, int]]:
 
 
 def base_and_version(env_id: str) -> tuple[str, int | None]:
-    """`Hopper-v4` -> (`Hopper`, 4)."""
-    match = re.fullmatch(r"(.*?)(?:-v(\d+))?", env_id)
+    """`Hopper-v4`, or `module:Hopper-v4` -> (`Hopper`, 4)."""
+    match = re.fullmatch(r"(?:.*:)?(.*?)(?:-v(\d+))?", env_id)
     assert match
     return match[1], None if match[2] is None else int(match[2])
 
@@ -157,15 +160,16 @@ def base_and_version(env_id: str) -> tuple[str, int | None]:
 def _versions_of_width(env_id: str, width: int) -> str:
     """A hint at the versions of this environment whose states are that wide."""
     base, _ = base_and_version(env_id)
+    module, colon, here = env_id.rpartition(":")
     found = []
     for other in gym.registry:
-        if other == env_id or base_and_version(other)[0] != base:
+        if other == here or base_and_version(other)[0] != base:
             continue
         try:
             env = make(other)
         except InputError:  # of an engine that is not installed
             continue
         if env.observation_space.shape == (width,):
-            found.append(other)
+            found.append(module + colon + other)
         env.close()
     return f"; those of {' and '.join(found)} have {width}: --env {found[-1]}" if found else ""

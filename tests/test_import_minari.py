@@ -10,9 +10,11 @@ import minari
 import numpy as np
 import pytest
 import test_import_dataset  # registers ToySkewed
+import toy_envs
 from import_tools import BATCH, batch, done, imported, refused, silence
 from minari.data_collector import EpisodeBuffer
 
+from common.files import file_part
 from common.replay import ReplayBuffer
 from imports.minari_sets import episode_ends
 from imports.rows import Transitions
@@ -175,6 +177,51 @@ def test_a_batch_comes_back_from_minari_bit_by_bit(
         assert before[name].dtype == after[name].dtype, name
         assert before[name].tobytes() == after[name].tobytes(), name
     assert {0.0, 1.0} >= set(before["not_done"][:, 0].tolist())
+
+
+class Own(toy_envs.Reach):
+    """An environment of the user's, known as `test_import_minari:Own-v0`."""
+
+
+for own_id, entry in [("Own-v0", "test_import_minari:Own"), ("OwnClass-v0", Own)]:
+    gym.register(own_id, entry, max_episode_steps=5)
+
+
+def test_an_environment_of_ones_own_goes_to_minari_and_back(tmp_path: Path) -> None:
+    env_id = "test_import_minari:Own-v0"
+    write_batch(tmp_path, env_id)
+    out = done(imported(tmp_path, "--export_minari", "toy/own-v0", "--env", env_id, name="A"))
+    assert minari.load_dataset("toy/own-v0").env_spec.id == "Own-v0" and "note" not in out
+    out = done(imported(tmp_path, "--minari", "toy/own-v0", "--env", env_id))
+    assert "warning" not in out and len(batch(tmp_path, file_part(env_id))["state"]) == 3
+    argv = ["--minari", "toy/own-v0", "--env", "toy_envs:ToyReach-v0"]
+    refused(tmp_path / "x", imported(tmp_path / "x", *argv), "in Own-v0, not in toy_envs:ToyReach")
+
+
+def test_an_environment_registered_as_a_class_is_left_out_of_the_data_set(tmp_path: Path) -> None:
+    env_id = "test_import_minari:OwnClass-v0"
+    write_batch(tmp_path, env_id)
+    out = done(imported(tmp_path, "--export_minari", "toy/own-v0", "--env", env_id, name="A"))
+    assert f"note: it cannot say how {env_id} is made" in out
+    assert minari.load_dataset("toy/own-v0").env_spec is None
+    done(imported(tmp_path, "--minari", "toy/own-v0", "--env", env_id))
+    refused(tmp_path / "x", imported(tmp_path / "x", "--minari", "toy/own-v0"), "--env is missing")
+
+
+def write_batch(folder: Path, env_id: str, size: int = 2, actions: int = 2) -> None:
+    """A batch A of three transitions, whose last one is terminal."""
+    column = np.arange(3, dtype=np.float32)[:, None]
+    columns = {
+        "state": column * np.ones((1, size)), "action": np.zeros((3, actions)),
+        "next_state": (column + 1) * np.ones((1, size)), "reward": column,
+        "not_done": np.array([[1], [1], [0]]),
+    }  # fmt: skip
+    prefix = folder / "buffers" / f"A_{file_part(env_id)}_0"
+    prefix.parent.mkdir()
+    for name, values in columns.items():
+        np.save(f"{prefix}_{name}.npy", values.astype(np.float32))
+    np.save(f"{prefix}_ptr.npy", np.array(0))
+    Path(f"{prefix}.json").write_text(json.dumps({"env": env_id}))
 
 
 def test_minari_itself_reads_what_was_exported(tmp_path: Path) -> None:
