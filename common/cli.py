@@ -228,6 +228,12 @@ def hyper_parameters(algorithm: type, args: argparse.Namespace) -> dict[str, Any
     return {k: vars(args)[k] for k in inspect.signature(algorithm).parameters if k in vars(args)}
 
 
+def typed_flags() -> set[str]:
+    """The arguments whose flags are on the command line, whatever their values."""
+    words = (word.split("=")[0] for word in sys.argv[1:] if word.startswith("--"))
+    return {word[2:].removeprefix("no-").removeprefix("BCQ_") for word in words}
+
+
 def command(args: argparse.Namespace, stage: str) -> str:
     """What to type to run another stage for the same environment, batch and seed."""
     generating = stage == "--generate_buffer"

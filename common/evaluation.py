@@ -12,39 +12,50 @@ import gymnasium as gym
 import numpy as np
 
 from common import rollout
-from common.cli import hyper_parameters
+from common.cli import hyper_parameters, typed_flags
 from common.errors import InputError
 from common.files import Folders, read_json, replacing
 from common.scores import normalized_score
 
 
-def saved_policy(
-    args: argparse.Namespace,
-    folders: Folders,
-    algorithms: dict[str, type],
-    defaults: argparse.Namespace,
-) -> Path:
+def saved_policy(args: argparse.Namespace, folders: Folders, algorithms: dict[str, type]) -> Path:
     """The file of the policy that --evaluate plays: --model, or what stage 3 saved last.
 
-    `args` take over the algorithm and the hyper-parameters of the record beside it, but for flags
-    that differ from `defaults`: those were asked for.
+    `args` take over the algorithm and the hyper-parameters of the run's record, but for flags that
+    were typed. Without a record a line says so.
 
-    Raises: InputError where there is no such file.
+    Raises: InputError where there is no such file, or where its record is damaged.
     """
-    model = args.model or folders.model(f"{args.algorithm}_{args.buffer_name}")
+    model = (args.model or folders.model(f"{args.algorithm}_{args.buffer_name}")).resolve()
     if not model.is_file():
         raise InputError(
             f"no policy: {model} does not exist; --algorithm, --buffer_name, --env and --seed name "
             "what stage 3 saved, --model any file"
         )
     record = model.parent.parent / "results" / f"{model.stem.removesuffix('_best')}.json"
-    made_with = read_json(record).get("arguments", {}) if record.exists() else {}
-    if made_with.get("algorithm") in algorithms:
+    if not record.exists():
+        print(f"no record {record}: the algorithm and its settings are those of the flags")
+        return model
+    typed, made_with = typed_flags(), read_json(record).get("arguments")
+    if not isinstance(made_with, dict):
+        raise InputError(f"{record} is no record of a run: --model another, or repair it")
+    if "algorithm" not in typed and made_with.get("algorithm") in list(algorithms):
         args.algorithm = made_with["algorithm"]
     for name in [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps"]:
-        if name in made_with and getattr(args, name) == getattr(defaults, name):
-            setattr(args, name, made_with[name])
+        if name in made_with and name not in typed:
+            setattr(args, name, _as_the_flag(record, name, made_with[name], getattr(args, name)))
     return model
+
+
+def _as_the_flag(record: Path, name: str, value: Any, default: Any) -> Any:
+    """A recorded value. Raises: InputError where it is not of the flag's type."""
+    numbers = (int, float)
+    alike = type(value) is type(default) or (
+        type(value) in numbers and (default is None or type(default) in numbers)
+    )
+    if not alike:
+        raise InputError(f"{record}: {name} is {value!r}, which no --{name} can be: repair it")
+    return value
 
 
 def report(played: rollout.Played, env_id: str) -> str:

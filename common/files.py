@@ -1,6 +1,5 @@
 """Where things lie, how they are named, and how they are written: whole or not at all."""
 
-import glob
 import json
 import os
 import re
@@ -140,7 +139,9 @@ class Folders:
         """Every file there is of a batch, and of the results that describe it."""
         prefix = self.buffer(buffer_name)
         results = self.results(f"buffer_performance_{buffer_name}")
-        columns = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}_*.npy"))
+        # Another batch's name may begin with this one's: a column's is of small letters alone.
+        column = re.compile(re.escape(prefix.name) + r"_[a-z_]+(_\d+)?\.npy")
+        columns = sorted(p for p in prefix.parent.glob("*.npy") if column.fullmatch(p.name))
         others = [Path(f"{prefix}.json"), results, results.with_suffix(".json")]
         return columns + [path for path in others if path.exists()]
 

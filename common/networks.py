@@ -147,7 +147,7 @@ def load_agent(agent: Any, path: str | Path) -> None:
     state = read_state(path, agent.device)
     try:
         agent.load_state_dict(state)
-    except InputError as error:
+    except (ValueError, TypeError) as error:  # InputError, or a counter that is no number
         raise InputError(f"{path}: {error}; train it again or name another") from error
 
 

@@ -259,7 +259,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent with ε `eval_eps`, and tell what it earned."""
-    model = evaluation.saved_policy(args, folders, ALGORITHMS, parse_args([]))
+    model = evaluation.saved_policy(args, folders, ALGORITHMS)
     video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
     refuse_existing([video] if args.video else [], args.overwrite)
     env = make_env(args.env)

@@ -102,20 +102,25 @@ def _values(record: dict[str, Any]) -> np.ndarray | None:
     return np.array(pairs, dtype=float).reshape(-1, 2)
 
 
+def _of_a_run(record: Path) -> bool:
+    """Whether there is a record, and it is not tabular_BCQ's."""
+    return record.exists() and "lines" not in read_json(record)
+
+
 def read_runs(paths: list[Path]) -> list[Run]:
     """All runs among `paths`, each once.
 
     Passed over: `…_value.npy`, whose content is in the run's record, and, with a remark, arrays
-    without a record that are no list of evaluations.
+    that are no list of evaluations and have no record of a run (those of tabular_BCQ).
     """
     runs = []
     for path in {path.resolve(): path for path in paths}.values():
         if path.stem.endswith("_value") and path.suffix == ".npy":
             continue
-        if path.suffix == ".npy" and not path.with_suffix(".json").exists():
+        if path.suffix == ".npy" and not _of_a_run(path.with_suffix(".json")):
             shape = read_array(path).shape
             if len(shape) != 1 or shape == (0,):
-                say(f"{path}: passed over: no record beside it, and {shape} is no list of returns")
+                say(f"{path}: passed over: no record of a run, and {shape} is no list of returns")
                 continue
         runs.append(read_run(path))
     if not runs:

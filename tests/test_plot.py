@@ -613,3 +613,12 @@ def test_evaluations_without_a_record_are_drawn_by_number(tmp_path: Path) -> Non
     assert run.x_label == "evaluations"
     [axes] = visible(figure_of([path]))
     assert axes.get_title() == "no record" and axes.get_xlabel() == "evaluations"
+
+
+def test_the_tables_of_the_theory_are_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = saved(tmp_path, "run", [1.0, 2.0])
+    table_of = ROOT / "results" / "reference" / "tabular" / "tabular_theorem_4_0.npy"
+    assert [one.path for one in read_runs([run, table_of])] == [run]
+    assert "tabular_theorem_4_0.npy: passed over" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import torch
 from conftest import Outcome, load_variant, run_main, snapshot
 from test_cli import ALGORITHMS, TOY, done, made, model, toy
 
+from common.errors import InputError
 from common.files import write_array, write_json
 
 __all__ = ["made"]  # a fixture of test_cli, used here too
@@ -258,14 +259,56 @@ def test_a_saved_policy_is_evaluated_as_the_run_evaluated_it(algorithm: str, fol
 
 
 def test_an_evaluation_takes_the_runs_hyper_parameters_but_for_those_asked_for(
-    folder: Path,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(toy(folder, "learn", "--phi", "0.5", "--acting_candidates", "7"))
     argv = [*TOY[:6], "--evaluate", "--output_dir", str(folder)]
     shown = lines_of(done(run_main(main, *argv)))
     assert (shown["phi"], shown["acting_candidates"]) == ("0.5", "7")
-    shown = lines_of(done(run_main(main, *argv, "--acting_candidates", "9")))
-    assert (shown["phi"], shown["acting_candidates"]) == ("0.5", "9")
+    # Also where what is asked for is the default, and wherever the file is named from.
+    monkeypatch.chdir(folder / "models")
+    argv += ["--model", "BCQ_Robust_ToyReach-v0_0.pt", "--acting_candidates", "100"]
+    shown = lines_of(done(run_main(main, *argv)))
+    assert (shown["phi"], shown["acting_candidates"]) == ("0.5", "100")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (None, "is no record of a run"),
+        ([], "is no record of a run"),
+        ({"phi": "y"}, "phi is 'y', which no --phi can be"),
+        ({"acting_candidates": None}, "acting_candidates is None"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(arguments: Any, message: str, folder: Path) -> None:
+    done(toy(folder, "learn"))
+    path = folder / "results" / "BCQ_Robust_ToyReach-v0_0.json"
+    write_json(path, {"arguments": arguments})
+    refused(folder, toy(folder, "evaluate"), message, path.name)
+
+
+def test_without_a_record_the_flags_count_and_a_line_says_so(folder: Path) -> None:
+    done(toy(folder, "learn", "--algorithm", "DQN"))
+    (folder / "results" / "DQN_Robust_ToyReach-v0_0.json").unlink()
+    out = done(toy(folder, "evaluate", "--algorithm", "DQN"))
+    assert "no record " in out and "those of the flags" in out
+
+
+def test_a_counter_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    agent = load_variant("continuous_BCQ").TD3_BC.TD3_BC(2, 2, 1.0, "cpu")
+    torch.save(agent.state_dict() | {"updates": "x"}, tmp_path / "agent.pt")
+    with pytest.raises(InputError, match=r"agent\.pt: .*train it again"):
+        agent.load(tmp_path / "agent.pt")
+
+
+def test_overwriting_a_batch_leaves_one_whose_name_begins_alike(folder: Path) -> None:
+    done(toy(folder, "generate", "--buffer_name", "Robust_ToyReach-v0_0_x"))
+    other = {p: c for p, c in snapshot(folder / "buffers").items() if "_x_" in p}
+    assert len(other) == 7
+    done(toy(folder, "generate", "--overwrite"))
+    after = snapshot(folder / "buffers")
+    assert {p: after.get(p) for p in other} == other
 
 
 def test_any_saved_policy_can_be_named(folder: Path) -> None:
