@@ -82,17 +82,17 @@ def read(folder: Path, wanted: list[int] | None, task: Task) -> Replay:
             f"{folder} holds no $store$_observation_ckpt.N.gz: give the folder of one game's shards"
         )
     chosen = there if wanted is None else wanted
-    if lost := [number for number in chosen if number not in there]:
+    if lost := sorted(set(chosen) - set(there)):
         raise InputError(
             f"{folder} lacks the shards {_ranges(lost)}; there are {_ranges(there)}: fetch them, "
             "or choose others with --shards"
         )
     episodes, actions, dropped = Episodes(), Actions(task, clip=False), Counter[str]()
     shards: list[Shard] = []
-    begins = {0}  # shards whose first row is known to begin an episode
+    begins: set[int] = set()  # shards that follow one whose newest row ended an episode
     for number in chosen:
         shard = _read_shard(folder, number, number in begins, dropped)
-        if shard.terminal[-1]:
+        if shard.terminal[-1] and shard.in_order:
             begins.add(number + 1)
         rows = np.arange(shard.rows)
         action = numbers(f"{folder}, action of shard {number}", shard.action, np.float64)
@@ -112,8 +112,9 @@ def read(folder: Path, wanted: list[int] | None, task: Task) -> Replay:
 
 def _ranges(numbers: list[int]) -> str:
     """[0, 1, 2, 5] -> `0-2, 5`."""
-    starts = [n for n in numbers if n - 1 not in numbers]
-    stops = [n for n in numbers if n + 1 not in numbers]
+    every = set(numbers)
+    starts = [n for n in numbers if n - 1 not in every]
+    stops = [n for n in numbers if n + 1 not in every]
     pairs = zip(starts, stops, strict=True)
     return ", ".join(f"{start}-{stop}" if stop > start else f"{start}" for start, stop in pairs)
 
@@ -134,13 +135,14 @@ def _read_shard(folder: Path, number: int, begins: bool, dropped: Counter[str]) 
             f"fetch shard {number} again"
         )
     count_path = folder / f"add_count_ckpt.{number}.gz"
-    used, newest = rows, rows - 1
+    used, newest, overwritten = rows, rows - 1, False
     if count_path.exists():
         added = _column(count_path)
         if added.size != 1 or added.dtype.kind not in "iu" or added.item() < 1:
             raise InputError(f"{count_path} holds {added!r:.60}, not how many rows were written")
         used = min(rows, int(added.item()))  # of a ring that was not full the rest is empty
         newest = (int(added.item()) - 1) % rows
+        overwritten = int(added.item()) > rows
     if not used:
         raise InputError(f"{paths['observation']} is empty: fetch shard {number} again")
     reward = numbers(str(paths["reward"]), reward[:used])[:, 0]
@@ -151,6 +153,10 @@ def _read_shard(folder: Path, number: int, begins: bool, dropped: Counter[str]) 
     cut = np.zeros(used, bool)
     cut[[newest, used - 1]] = True
     cut &= ~terminal
+    if newest < used - 1:  # the ring went on at its beginning, after its last row
+        begins = bool(terminal[-1])
+    elif number == 0:
+        begins = not overwritten
     return _classified(
         paths["observation"], action[:used], reward, terminal, cut, begins, newest, dropped
     )

@@ -100,6 +100,8 @@ def test_only_the_shards_asked_for_are_read(tmp_path: Path) -> None:
         tmp_path / "x", "--dqn_replay", tmp_path / "Pong", "--env", ENV, "--shards", "2-5"
     )
     refused(tmp_path / "x", outcome, "lacks the shards 4-5; there are 0-3", "--shards")
+    argv: list[Any] = ["--dqn_replay", tmp_path / "Pong", "--env", ENV, "--shards", "0-99999"]
+    refused(tmp_path / "x", imported(tmp_path / "x", *argv), "lacks the shards 4-99999")
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1-", "1,,2", "1.5"])
@@ -110,12 +112,12 @@ def test_a_range_of_shards_that_is_none_is_refused(tmp_path: Path, text: str) ->
 
 
 def test_the_newest_row_of_a_ring_is_not_followed_by_its_oldest(tmp_path: Path) -> None:
-    # Written 1 … 5, then 6 and 7 over the two oldest.
-    shard(tmp_path / "Pong", 0, [6, 7, 3, 4, 5, 8, 9], ends={4}, add_count=np.array(9))
+    # Written 1 … 7, then 8 and 9 over the two oldest.
+    shard(tmp_path / "Pong", 0, [8, 9, 3, 4, 5, 6, 7], ends={4, 7}, add_count=np.array(9))
     read(tmp_path)
     batch = loaded(tmp_path)
-    assert [stack[-1] for stack in shown(batch.state)] == [6, 5, 8]
-    assert shown(batch.state)[1] == [0, 0, 0, 5] and shown(batch.next_state)[0] == [0, 0, 6, 7]
+    assert [stack[-1] for stack in shown(batch.state)] == [8, 5, 6, 7]
+    assert shown(batch.state)[1] == [0, 0, 0, 5] and shown(batch.next_state)[0] == [0, 0, 8, 9]
     record = json.loads((tmp_path / "buffers" / f"B_{ENV}_0.json").read_text())
     assert record["in_order"] is False
 
@@ -123,9 +125,31 @@ def test_the_newest_row_of_a_ring_is_not_followed_by_its_oldest(tmp_path: Path) 
 def test_the_oldest_row_of_a_ring_begins_no_episode_where_the_newest_ended_one(
     tmp_path: Path,
 ) -> None:
-    shard(tmp_path / "Pong", 0, [6, 7, 3, 4, 5, 8], ends={4, 7}, add_count=np.array(8))
+    shard(tmp_path / "Pong", 0, [7, 8, 3, 4, 5, 6], ends={4, 6, 8}, add_count=np.array(8))
     read(tmp_path)
-    assert [stack[-1] for stack in shown(loaded(tmp_path).state)] == [6, 7, 5]
+    assert [stack[-1] for stack in shown(loaded(tmp_path).state)] == [7, 8, 5, 6]
+
+
+def test_the_first_row_of_a_ring_goes_on_with_the_episode_of_its_last(tmp_path: Path) -> None:
+    # Written 1 … 10, then 11 … 14: 11 is the fourth of the episode that 8 begins.
+    frames = [11, 12, 13, 14, 5, 6, 7, 8, 9, 10]
+    shard(tmp_path / "Pong", 0, frames, ends={7}, add_count=np.array(14))
+    out = read(tmp_path)
+    assert shown(loaded(tmp_path).state) == [[0, 0, 0, 8], [0, 0, 8, 9]]
+    assert "dropped    7: rows before the first episode" in out
+
+
+def test_a_ring_that_was_filled_twice_does_not_begin_where_it_begins(tmp_path: Path) -> None:
+    shard(tmp_path / "Pong", 0, [7, 8, 9, 10, 11, 12], ends={8, 10}, add_count=np.array(12))
+    read(tmp_path)
+    assert [stack[-1] for stack in shown(loaded(tmp_path).state)] == [9, 10, 11]
+
+
+def test_the_last_row_of_a_ring_says_nothing_of_the_next_shard(tmp_path: Path) -> None:
+    shard(tmp_path / "Pong", 0, [5, 6, 3, 4], ends={4}, add_count=np.array(6))
+    shard(tmp_path / "Pong", 1, [7, 8, 9, 10], ends={8}, add_count=np.array(12))
+    read(tmp_path)
+    assert [stack[-1] for stack in shown(loaded(tmp_path).state)] == [5, 9]
 
 
 def test_of_a_ring_that_was_not_full_the_rest_is_left(tmp_path: Path) -> None:
