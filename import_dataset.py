@@ -11,6 +11,7 @@ Then `main.py --env … --buffer_name …` learns, in continuous_BCQ or discrete
 
 import argparse
 import re
+import shlex
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """All flags; exactly one of them names the data."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     data = parser.add_mutually_exclusive_group(required=True)
-    data.add_argument("--d4rl", type=Path, metavar="FILE", help="a D4RL .hdf5 file")
-    data.add_argument("--minari", metavar="ID_OR_PATH", help="a Minari data set")
+    data.add_argument("--d4rl", type=path, metavar="FILE", help="a D4RL .hdf5 file")
+    data.add_argument("--minari", type=filled, metavar="ID_OR_PATH", help="a Minari data set")
     data.add_argument(
-        "--dqn_replay", type=Path, metavar="FOLDER", help="a game of the DQN replay data set"
+        "--dqn_replay", type=path, metavar="FOLDER", help="a game of the DQN replay data set"
     )
-    data.add_argument("--npz", type=Path, metavar="FILE", help="your own data: arrays")
-    data.add_argument("--csv", type=Path, metavar="FILE", help="your own data: columns")
+    data.add_argument("--npz", type=path, metavar="FILE", help="your own data: arrays")
+    data.add_argument("--csv", type=path, metavar="FILE", help="your own data: columns")
     data.add_argument(
-        "--export_minari", metavar="ID", help="write the batch --buffer_name as a Minari data set"
+        "--export_minari",
+        type=filled,
+        metavar="ID",
+        help="write the batch --buffer_name as a Minari data set",
     )
     add = parser.add_argument
     add("--env", help="gymnasium id of the task; --minari: the one it names, unless given")
@@ -59,6 +63,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add("--overwrite", action="store_true", help="replace a batch, or data set, of the same name")
     return parser.parse_args(argv)
+
+
+def filled(text: str) -> str:
+    """A word; the empty one is refused."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def path(text: str) -> Path:
+    """A path; the empty one is refused."""
+    return Path(filled(text))
 
 
 def shards(text: str) -> list[int]:
@@ -234,7 +250,7 @@ def remove_stale(existing: list[Path], written: list[Path]) -> None:
 def saved(args: argparse.Namespace, prefix: Path, variant: str) -> None:
     """Print where the batch is and what learns from it."""
     seed = f" --seed {args.seed}" if args.seed else ""
-    other = f" --output_dir {args.output_dir}" if args.output_dir != ROOT else ""
+    other = f" --output_dir {shlex.quote(str(args.output_dir))}" if args.output_dir != ROOT else ""
     print(f"saved {prefix}_*.npy; learn from it with:")
     print(
         f"  python {variant}/main.py --env {args.env} --buffer_name {args.buffer_name}{seed}{other}"

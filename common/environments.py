@@ -75,6 +75,12 @@ def needs_rescaling(actions: gym.spaces.Box) -> bool:
     return bool(np.any(actions.low != -actions.high) or np.any(actions.high != actions.high[0]))
 
 
+def require_choice(env_id: str, actions: gym.spaces.Box) -> None:
+    """Raises: InputError where the bounds of a dimension leave no choice: it cannot be scaled."""
+    if np.any(actions.low >= actions.high):
+        raise InputError(f"--env {env_id} has actions {actions}: a dimension leaves no choice")
+
+
 def announce_current_id(env_id: str) -> str:
     """`current_id`, with a line on the screen where it differs from the id asked for."""
     current = current_id(env_id)

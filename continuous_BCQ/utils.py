@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from common.environments import make, needs_rescaling, with_time_limit
+from common.environments import make, needs_rescaling, require_choice, with_time_limit
 from common.errors import InputError
 from common.networks import (
     Figures,
@@ -61,8 +61,7 @@ def make_env(env_id: str, **options: Any) -> gym.Env:
             f"--env {env_id} has actions {actions}; this folder needs a bounded vector (Box), as "
             "in Hopper-v4 or Pendulum-v1"
         )
-    if np.any(actions.low >= actions.high):
-        raise InputError(f"--env {env_id} has actions {actions}: a dimension leaves no choice")
+    require_choice(env_id, actions)
     if not (isinstance(states, spaces.Box) and len(states.shape) == 1 and states.shape[0]):
         raise InputError(
             f"--env {env_id} has states {states}; this folder needs a vector (Box), as in "

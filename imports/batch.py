@@ -12,25 +12,26 @@ from tqdm import tqdm
 from common.errors import InputError
 from common.files import replacing, write_array, write_json
 from common.replay import column_path
-from imports.rows import Rows, Transitions, transitions
+from imports.rows import SHOWN, Rows, Transitions, transitions
 from imports.task import Task
 
-SHOWN = 5  # row numbers in a message
-TOLERANCE = 5e-7  # beyond a bound, of its range: what float32 rounds; main.py's own is twice that
+# Beyond a bound, of its range or size: what float32 rounds; main.py's own is twice that.
+TOLERANCE = 5e-7
 
 
 class Source(NamedTuple):
     """Data to be imported.
 
     what: its name in messages; rows: a block at a time; total: how many rows, None where that is
-    not known; unit: what a row's number counts; notes: what reading it found worth saying, filled
-    as it is read; origin: what the record says of it.
+    not known; unit: what a row's number counts; names: what it calls the columns; notes: what
+    reading it found worth saying, filled as it is read; origin: what the record says of it.
     """
 
     what: str
     rows: Iterator[Rows]
     total: int | None
     unit: str
+    names: dict[str, str]
     notes: list[str]
     origin: dict[str, Any]
 
@@ -91,7 +92,8 @@ class Actions:
             self.lowest = min(self.lowest, float(action[known].min()))
             self.highest = max(self.highest, float(action[known].max()))
         distance = np.where(known, np.maximum(action - task.high, task.low - action), 0)
-        beyond = distance > TOLERANCE * (task.high - task.low)
+        size = np.max([task.high - task.low, np.abs(task.low), np.abs(task.high)], 0)
+        beyond = distance > TOLERANCE * size
         if task.num_actions is not None:
             beyond |= known & (action != np.floor(action))
         if beyond.any():
@@ -180,6 +182,7 @@ def write(
     """
     episodes, actions, dropped = Episodes(), Actions(task, clip), Counter[str]()
     bad: list[int] = []
+    bad_columns: dict[str, None] = {}  # in the order in which they were found
     count = {"bad": 0, "rows": 0}
 
     def checked() -> Iterator[Rows]:
@@ -190,6 +193,12 @@ def write(
                 count["rows"] += len(rows.state)
                 not_finite = np.flatnonzero(~rows.finite)
                 count["bad"] += len(not_finite)
+                if len(not_finite):
+                    bad_columns.update(
+                        (source.names[name], None)
+                        for name, finite in rows.finite_columns.items()
+                        if not finite.all()
+                    )
                 bad.extend(rows.number[not_finite[: SHOWN - len(bad)]].tolist())
                 # Whatever is wrong with a row now shows in its reward: whole numbers have no NaN,
                 # and its state, if that is finite, is still the successor of the row before.
@@ -215,7 +224,7 @@ def write(
         kept = files["state"].rows
         if bad and not drop_bad:
             more = f" and {count['bad'] - len(bad):,} more" if count["bad"] > len(bad) else ""
-            where = f"{source.unit} {', '.join(map(str, bad))}{more}"
+            where = f"{source.unit} {', '.join(map(str, bad))}{more} ({', '.join(bad_columns)})"
             raise InputError(
                 f"{source.what}: NaN or infinity in {where}: "
                 "repair the data, or leave such rows out with --drop_bad_rows"

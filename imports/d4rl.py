@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 
 import h5py
@@ -13,7 +14,7 @@ import numpy as np
 from common.errors import InputError
 from imports.batch import Source
 from imports.reading import reading, require_file, sha256
-from imports.rows import Columns, logged
+from imports.rows import Columns, as_rows, logged
 from imports.task import Task
 
 KEYS = {
@@ -32,13 +33,15 @@ def read(path: Path, task: Task) -> Source:
     """A D4RL file as rows. Raises: InputError where it is damaged or lacks a column."""
     require_file(path)
     with reading(path, "HDF5 file"), h5py.File(path, "r") as file:
+        if odd := [name for name in file if isinstance(name, bytes)]:
+            raise ValueError(f"the name {odd[0]!r} is no UTF-8")
         sets = {name: file[name] for name in file if isinstance(file[name], h5py.Dataset)}
         there = {name: column.shape for name, column in sets.items()}
-        row_bytes = sum(
-            sets[key].dtype.itemsize * int(np.prod(sets[key].shape[1:]))
-            for key in KEYS.values()
+        empty = {
+            name: np.empty((0, *sets[key].shape[1:]), sets[key].dtype)
+            for name, key in KEYS.items()
             if key in sets
-        )
+        }
     for name in NEEDED:
         if KEYS[name] not in there:
             raise InputError(
@@ -50,20 +53,18 @@ def read(path: Path, task: Task) -> Source:
     if len(set(lengths.values())) != 1:
         described = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise InputError(f"{path}: its columns differ in length ({described}): fetch it again")
+    as_rows(empty | {"number": np.arange(0)}, str(path), names, task)
+    row_bytes = sum(column.dtype.itemsize * prod(column.shape[1:]) for column in empty.values())
     notes: list[str] = []
     total = lengths["observations"]
-    blocks = _blocks(path, names, total, max(1, BLOCK // max(row_bytes, 1)))
-    rows = logged(blocks, str(path), names, task, notes)
+    blocks = _blocks(path, names, total, max(1, BLOCK // row_bytes))
+    rows = logged(blocks, str(path), "row", names, task, notes)
     origin = {"format": "d4rl", "file": path.name, "sha256": sha256(path)}
-    return Source(str(path), rows, total, "row", notes, origin)
+    return Source(str(path), rows, total, "row", names, notes, origin)
 
 
 def _blocks(path: Path, names: dict[str, str], total: int, size: int) -> Iterator[Columns]:
     with reading(path, "HDF5 file"), h5py.File(path, "r") as file:
-        # A block of no rows first: what is too wide is refused before it is read.
-        shapes = {name: (0, *file[key].shape[1:]) for name, key in names.items()}
-        empty = {name: np.empty(shapes[name], file[key].dtype) for name, key in names.items()}
-        yield empty | {"number": np.arange(0)}
         for first in range(0, total, size):
             last = min(first + size, total)
             block = {name: file[key][first:last] for name, key in names.items()}

@@ -3,6 +3,7 @@
 Source: the Minari library itself, which reads and writes the files.
 """
 
+import errno
 import os
 import shutil
 import warnings
@@ -24,8 +25,8 @@ from minari.storage.datasets_root_dir import get_dataset_path
 
 from common.errors import InputError
 from imports.batch import Source
-from imports.reading import flags, numbers, reading
-from imports.rows import Rows, Transitions
+from imports.reading import flags, reading
+from imports.rows import Rows, Transitions, one_a_row
 from imports.task import Task
 
 ROOT_VARIABLE = (
@@ -49,18 +50,40 @@ def open_dataset(id_or_path: str) -> Any:
         raise InputError(
             f"--minari {id_or_path} is no folder, and no id such as mujoco/hopper/expert-v0"
         ) from None
-    if (get_dataset_path(id_or_path) / "data").exists():
+    if (place_of(id_or_path) / "data").exists():
         with reading(f"the Minari data set {id_or_path}", "Minari data set"):
             return minari.load_dataset(id_or_path)
+    place_of(id_or_path, to_write=True)
     try:
         return minari.load_dataset(id_or_path, download=True)
     except Exception as error:  # of the network, of the hub's own library, or of a server's answer
         reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
         raise InputError(
-            f"the Minari data set {id_or_path} is not in {get_dataset_path()} and cannot be "
+            f"the Minari data set {id_or_path} is not in {place_of()} and cannot be "
             f"fetched ({reason[:160]}): is the id right, the network there, "
             "and minari[hf] installed?"
         ) from error
+
+
+def place_of(dataset_id: str = "", to_write: bool = False) -> Path:
+    """Where Minari keeps a data set, or all of them.
+
+    Raises: InputError where that is no folder, or none that can be written to.
+    """
+    try:
+        root = get_dataset_path()
+        if to_write and not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(root))
+    except OSError as error:
+        raise InputError(
+            f"Minari keeps its data sets in {error.filename}, which is no folder to use "
+            f"({error.strerror}): set {ROOT_VARIABLE} to another"
+        ) from error
+    return root / dataset_id
+
+
+def _is_data_set(folder: Path) -> bool:
+    return any((folder / "data" / name).exists() for name in ("metadata.json", "main_data.hdf5"))
 
 
 def made_in(dataset: Any) -> str | None:
@@ -75,7 +98,10 @@ def read(dataset: Any, name: str, task: Task) -> Source:
     with reading(what, "Minari data set"):
         total, identity = int(dataset.total_steps), str(dataset.id)
     origin = {"format": "minari", "id": identity, "made_in": made_in(dataset)}
-    return Source(what, _episodes(dataset, what, task, notes), total, "step", notes, origin)
+    names = {"state": "observations", "action": "actions", "reward": "rewards"}
+    names["next_state"] = names["state"]
+    rows = _episodes(dataset, what, task, notes)
+    return Source(what, rows, total, "step", names, notes, origin)
 
 
 def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator[Rows]:
@@ -97,7 +123,7 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         if not count:
             continue
         observations = task.states(f"{here}, observations", observations)
-        reward = numbers(f"{here}, rewards", episode.rewards)
+        reward = one_a_row(f"{here}, rewards", episode.rewards)
         terminated = flags(f"{here}, terminations", episode.terminations)
         truncated = flags(f"{here}, truncations", episode.truncations) & ~terminated
         if not (terminated[-1] or truncated[-1]):
@@ -128,6 +154,8 @@ def _require_shapes(dataset: Any, what: str, task: Task) -> None:
             empty = {name: np.empty((0, *group[name].shape[1:]), np.float32) for name in flat}
             task.actions(f"{here}, actions", empty["actions"])
             task.states(f"{here}, observations", empty["observations"])
+            for name in flat[2:]:
+                one_a_row(f"{here}, {name}", empty[name])
             actions, observations, *ends = (group[name].shape[0] for name in flat)
             _require_lengths(here, actions, observations, ends)
 
@@ -170,10 +198,14 @@ def export(
             f"--export_minari {dataset_id} is no id such as hopper/mine-v0: letters, digits, '-', "
             "'_', '/' and a version"
         )
-    target = get_dataset_path(dataset_id)
+    root = place_of(to_write=True)
+    target = root / dataset_id
+    if target.exists() and not _is_data_set(target):
+        raise InputError(f"{target} exists, but is no data set: choose another id")
+    if outer := [one for one in target.parents if root in one.parents and _is_data_set(one)]:
+        raise InputError(f"{outer[0]} is a data set, which holds no others: choose another id")
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists: --overwrite replaces it, another id keeps both")
-    root = get_dataset_path()
     work = root / f".import_dataset.{os.getpid()}.tmp"
     try:
         shutil.rmtree(work, ignore_errors=True)
@@ -192,13 +224,14 @@ def export(
             )
             steps = sum(len(episode) for episode in minari.load_dataset(dataset_id))
             assert steps == len(batch.state), f"{steps} of {len(batch.state)} steps read back"
-            made = get_dataset_path(dataset_id)
+            made = get_dataset_path(dataset_id) / "data"
         if namespace is not None and namespace not in list_local_namespaces():
             create_namespace(namespace)
-        if target.exists():
-            shutil.rmtree(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made.replace(target)
+        # Whatever else lies in its folder, such as other data sets, stays there.
+        if (target / "data").exists():
+            shutil.rmtree(target / "data")
+        target.mkdir(parents=True, exist_ok=True)
+        made.replace(target / "data")
     except OSError as error:
         reason = error.strerror or str(error).splitlines()[0]
         raise InputError(

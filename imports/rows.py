@@ -23,6 +23,8 @@ NO_SUCCESSOR = "ended by time-out, and the data hold no next state"
 UNFINISHED = "the last row, and the data hold no next state"
 BAD = "NaN or infinity in it or in its next state (--drop_bad_rows)"
 
+SHOWN = 5  # row numbers in a message
+
 Columns = dict[str, np.ndarray]
 
 
@@ -53,28 +55,35 @@ class Rows(NamedTuple):
     next_state: np.ndarray | None
 
     @property
+    def finite_columns(self) -> dict[str, np.ndarray]:
+        """By column, (n,): whether every number of it is one in a row."""
+        columns = {"state": self.state, "action": self.action, "reward": self.reward}
+        if self.next_state is not None:
+            columns["next_state"] = self.next_state
+        return {name: np.isfinite(column).all(1) for name, column in columns.items()}
+
+    @property
     def finite(self) -> np.ndarray:
         """(n,): whether every number of the row is one."""
-        parts = [self.state, self.action, self.reward]
-        parts += [] if self.next_state is None else [self.next_state]
-        return np.all([np.isfinite(part).all(1) for part in parts], 0)
+        return np.all([*self.finite_columns.values()], 0)
 
 
 def logged(
-    blocks: Iterable[Columns], what: str, names: dict[str, str], task: Task, notes: list[str]
+    blocks: Iterable[Columns],
+    what: str,
+    unit: str,
+    names: dict[str, str],
+    task: Task,
+    notes: list[str],
 ) -> Iterator[Rows]:
     """Blocks of columns as a file holds them -> `Rows`.
 
     The columns are state, action, reward, and of terminated, truncated, episode (an id a row) and
-    next_state those that there are; `names` is what the file calls them. Without truncated and
-    episode, the environment's step limit splits episodes, and a note says so.
+    next_state those that there are; `names` is what the file calls them, and `unit` a row. Without
+    truncated and episode, the environment's step limit splits episodes, and a note says so.
 
     Raises: InputError for columns that are no numbers, or do not fit the environment.
     """
-
-    def named(column: str) -> str:
-        return f"{what}: {names.get(column, column)}"
-
     seen: set[object] = set()
     steps = 0
     by_limit = "truncated" not in names and "episode" not in names
@@ -86,32 +95,38 @@ def logged(
     if "terminated" not in names:
         notes.append("no terminated column: the end of every episode counts as a time-out")
     for columns, following in _with_the_next(blocks):
-        state = task.states(named("state"), columns["state"])
-        count = len(state)
-        ended = {
-            name: flags(named(name), columns[name]) if name in names else np.zeros(count, bool)
-            for name in ("terminated", "truncated")
-        }
+        rows = as_rows(columns, what, names, task)
+        truncated = rows.truncated
         if "episode" in names:
-            ended["truncated"] |= _last_of_its_episode(
-                named("episode"), columns["episode"], following, seen
-            )
+            named = f"{what}: {names['episode']}"
+            truncated = truncated | _last_of_its_episode(named, unit, columns, following, seen)
         if by_limit:
-            steps, ended["truncated"] = _at_the_limit(ended["terminated"], task.limit, steps)
-        next_state = None
-        if "next_state" in names:
-            next_state = task.states(named("next_state"), columns["next_state"])
-            unknown = ended["terminated"] & ~np.isfinite(next_state).all(1)
-            next_state[unknown] = state[unknown]
-        yield Rows(
-            columns["number"],
-            state,
-            task.actions(named("action"), columns["action"]),
-            _one_a_row(named("reward"), numbers(named("reward"), columns["reward"])),
-            ended["terminated"],
-            ended["truncated"] & ~ended["terminated"],
-            next_state,
-        )
+            steps, truncated = _at_the_limit(rows.terminated, task.limit, steps)
+        yield rows._replace(truncated=truncated & ~rows.terminated)
+
+
+def as_rows(columns: Columns, what: str, names: dict[str, str], task: Task) -> Rows:
+    """A block of columns, see `logged` -> `Rows` that end where its flags say so.
+
+    A block without rows shows whether a file fits before any of it is read. Raises: InputError.
+    """
+
+    def named(column: str) -> str:
+        return f"{what}: {names.get(column, column)}"
+
+    state = task.states(named("state"), columns["state"])
+    terminated, truncated = (
+        flags(named(name), columns[name]) if name in names else np.zeros(len(state), bool)
+        for name in ("terminated", "truncated")
+    )
+    next_state = None
+    if "next_state" in names:
+        next_state = task.states(named("next_state"), columns["next_state"])
+        unknown = terminated & ~np.isfinite(next_state).all(1)
+        next_state[unknown] = state[unknown]
+    action = task.actions(named("action"), columns["action"])
+    reward = one_a_row(named("reward"), columns["reward"])
+    return Rows(columns["number"], state, action, reward, terminated, truncated, next_state)
 
 
 def _with_the_next(blocks: Iterable[Columns]) -> Iterator[tuple[Columns, Columns | None]]:
@@ -124,15 +139,23 @@ def _with_the_next(blocks: Iterable[Columns]) -> Iterator[tuple[Columns, Columns
 
 
 def _last_of_its_episode(
-    what: str, episode: np.ndarray, following: Columns | None, seen: set[object]
+    what: str, unit: str, columns: Columns, following: Columns | None, seen: set[object]
 ) -> np.ndarray:
     """(n,): whether the next row has another id, or there is none.
 
-    Raises: InputError where an id comes back after another's rows.
+    Raises: InputError where an id is missing, or comes back after another's rows.
     """
+    episode = columns["episode"]
     if episode.size != len(episode):
         raise InputError(f"{what} has shape {episode.shape}, not one id a row")
     ids = episode.reshape(-1)
+    missing = ids != ids  # NaN is not itself
+    if ids.dtype.kind in "SU":
+        missing = np.isin(np.char.lower(np.char.strip(ids)), np.array(["", "nan"], ids.dtype.kind))
+    if missing.any():
+        where = ", ".join(map(str, columns["number"][missing][:SHOWN]))
+        more = " and others" if missing.sum() > SHOWN else ""
+        raise InputError(f"{what} is empty or NaN in {unit} {where}{more}: give every row its id")
     after = following["episode"].reshape(-1)[:1] if following else ids[:0]
     last = np.append(ids[1:] != ids[:-1], ids[-1] != after if len(after) else True).astype(bool)
     for one in ids[last].tolist():
@@ -155,10 +178,12 @@ def _at_the_limit(terminated: np.ndarray, limit: int, steps: int) -> tuple[int, 
     return (len(terminated) - first) % limit, truncated
 
 
-def _one_a_row(what: str, reward: np.ndarray) -> np.ndarray:
-    if reward.shape[1] != 1:
-        raise InputError(f"{what} is {reward.shape[1]} wide, not one number a row")
-    return reward
+def one_a_row(what: str, array: np.ndarray) -> np.ndarray:
+    """(n,) or (n, 1) of numbers -> (n, 1) float32. Raises: InputError for another width."""
+    column = numbers(what, array)
+    if column.shape[1] != 1:
+        raise InputError(f"{what} is {column.shape[1]} wide, not one number a row")
+    return column
 
 
 def transitions(blocks: Iterable[Rows], dropped: Counter[str]) -> Iterator[Transitions]:

@@ -32,6 +32,7 @@ from imports.task import Task
 WIDE = ("state", "action", "next_state")  # columns that a .csv numbers: state_0, state_1, …
 COLUMNS = ("state", "action", "reward", "terminated", "truncated", "episode", "next_state")
 NEEDED = ("state", "action", "reward")
+NAMELESS = "(no name)"  # what a comma at the end of the header begins
 BLOCK = 10_000  # rows at a time
 WORDS = {"true": "1", "false": "0"}
 
@@ -66,8 +67,8 @@ def read_csv(path: Path, task: Task) -> Source:
     """
     require_file(path)
     with reading(path, ".csv file"), _opened(path) as file:
-        header = [cell.strip() for cell in next(csv.reader(file), [])]
-    if twice := {name for name in header if header.count(name) > 1}:
+        header = [cell.strip() or NAMELESS for cell in next(csv.reader(file), [])]
+    if twice := {name for name in header if header.count(name) > 1} - {NAMELESS}:
         raise InputError(f"{path} has several columns {', '.join(sorted(twice))}: name them apart")
     places: dict[str, list[int]] = {}
     for name in COLUMNS:
@@ -116,9 +117,9 @@ def _source(
     notes = []
     if ignored := sorted(set(there) - names.keys()):
         notes.append(f"ignored: the columns {', '.join(ignored)}")
-    rows = logged(blocks, str(path), names, task, notes)
+    rows = logged(blocks, str(path), unit, names, task, notes)
     origin: dict[str, Any] = {"format": kind, "file": path.name, "sha256": sha256(path)}
-    return Source(str(path), rows, total, unit, notes, origin)
+    return Source(str(path), rows, total, unit, names, notes, origin)
 
 
 def _opened(path: Path) -> TextIO:

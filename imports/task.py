@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from common.environments import EPISODE_STEPS, make, needs_rescaling
+from common.environments import EPISODE_STEPS, make, needs_rescaling, require_choice
 from common.errors import InputError
 from imports.reading import numbers
 
@@ -125,6 +125,7 @@ def task_of(env_id: str) -> Task:
         and vector
         and state_dim
     ):
+        require_choice(env_id, actions)
         rescaled = needs_rescaling(actions)
         low, high = actions.low, actions.high
         return Task(env_id, state_dim, [], None, low, high, rescaled, limit, False, spec)

@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import h5py
 import numpy as np
 import pytest
 import toy_envs
@@ -13,6 +15,7 @@ from conftest import load_variant, run_main
 from import_tools import batch, done, imported, pendulum_rows, refused, write_hdf5
 
 from common.environments import needs_rescaling
+from common.errors import InputError
 from imports import rows as rows_module
 from imports import tables
 from imports.rows import transitions
@@ -157,7 +160,7 @@ def test_rows_with_nan_are_named_and_left_out_only_where_asked(tmp_path: Path) -
     rows = pendulum_rows(list(range(9)))
     rows["observations"][3, 1] = np.nan
     rows["rewards"][6] = np.inf
-    refused(tmp_path, d4rl(tmp_path, rows), "data.hdf5", "row 3, 6", "--drop_bad_rows")
+    refused(tmp_path, d4rl(tmp_path, rows), "row 3, 6 (observations, rewards)", "--drop_bad_rows")
     out = done(d4rl(tmp_path, rows, "--drop_bad_rows"))
     # Row 2 leads to a bad state, row 5 to a good one.
     assert [pair[0] for pair in pairs(tmp_path)] == [0, 1, 4, 5, 7]
@@ -205,6 +208,31 @@ def test_columns_that_do_not_fit_are_refused(
     tmp_path: Path, columns: dict[str, Any], words: list[str]
 ) -> None:
     refused(tmp_path, d4rl(tmp_path, pendulum_rows(ROWS, **columns)), "data.hdf5", *words)
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals"])
+def test_what_is_too_wide_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = write_hdf5(tmp_path / "data.hdf5", pendulum_rows([0.0] * 10, **{name: None}))
+    with h5py.File(path, "a") as file:
+        file.create_dataset(name, (10, 10**8), "f4", chunks=(1, 1000))
+
+    def never(*_: Any) -> None:
+        raise AssertionError("a column was read")
+
+    monkeypatch.setattr("h5py.Dataset.__getitem__", never)
+    outcome = imported(tmp_path, "--d4rl", path, "--env", "Pendulum-v1")
+    refused(tmp_path, outcome, name, "flag" if name == "terminals" else "100000000 wide")
+
+
+def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "data.hdf5", pendulum_rows(ROWS))
+    content = path.read_bytes()
+    assert b"observations" in content
+    path.write_bytes(content.replace(b"observations", b"obs\xffrvations"))
+    outcome = imported(tmp_path, "--d4rl", path, "--env", "Pendulum-v1")
+    refused(tmp_path, outcome, "data.hdf5 is damaged or no HDF5 file (the name", "is no UTF-8")
 
 
 def test_states_of_another_version_of_the_environment_name_it(tmp_path: Path) -> None:
@@ -257,6 +285,21 @@ def test_flags_that_do_not_fit_are_refused(
 def test_exactly_one_source_is_named(tmp_path: Path) -> None:
     assert imported(tmp_path).status == 2
     assert imported(tmp_path, "--npz", "a", "--csv", "b").status == 2
+
+
+@pytest.mark.parametrize(
+    "flag", ["--d4rl", "--minari", "--dqn_replay", "--npz", "--csv", "--export_minari"]
+)
+def test_an_empty_name_is_refused(tmp_path: Path, flag: str) -> None:
+    outcome = imported(tmp_path, flag, "", "--env", "Pendulum-v1")
+    assert outcome.status == 2 and f"argument {flag}: the name is empty" in outcome.err
+
+
+def test_what_learns_from_the_batch_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder; $(x)"
+    folder.mkdir()
+    out = done(d4rl(folder, pendulum_rows(ROWS)))
+    assert shlex.split(out.splitlines()[-1])[-2:] == ["--output_dir", str(folder)]
 
 
 def test_a_batch_is_replaced_whole_and_only_where_asked(tmp_path: Path) -> None:
@@ -339,6 +382,9 @@ def test_own_arrays_end_episodes_by_flags_or_by_an_id(
         ({"reward": None, "terminated": np.zeros(5)}, ["has no column reward", "state"]),
         ({"episode": [0, 0, 1, 0, 0]}, ["episode 0 comes back"]),
         ({"episode": np.zeros((5, 2))}, ["not one id a row"]),
+        ({"episode": [0, np.nan, np.nan, 1, 1]}, ["episode is empty or NaN in row 1, 2:"]),
+        ({"episode": ["a", "a", " ", "b", "NaN"]}, ["episode is empty or NaN in row 2, 4:"]),
+        ({"episode": [b"a", b"a", b"a", b"", b"nan"]}, ["episode is empty or NaN in row 3, 4:"]),
         ({"terminated": np.zeros(4)}, ["differ in length", "terminated 4"]),
         ({"terminated": 0.0}, ["differ in length", "terminated 0"]),
     ],
@@ -383,7 +429,7 @@ def test_next_states_may_be_empty_where_they_are_terminal(tmp_path: Path) -> Non
     done(csv_file(tmp_path, header + rows))
     assert pairs(tmp_path) == [(0, 5, 1), (1, 1, 0)]
     outcome = csv_file(tmp_path / "other", header + rows.replace("1,0,,,", "0,1,,,"))
-    refused(tmp_path / "other", outcome, "NaN or infinity in line 3")
+    refused(tmp_path / "other", outcome, "NaN or infinity in line 3 (next_state): repair")
 
 
 @pytest.mark.parametrize(
@@ -410,6 +456,19 @@ def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes((HEADER + "\n0,0,0,0,0,0,\xff\n").encode("latin-1"))
     outcome = imported(tmp_path, "--csv", tmp_path / "log.csv", "--env", "Pendulum-v1")
     refused(tmp_path, outcome, "log.csv is damaged or no .csv file")
+
+
+def test_an_episode_without_an_id_is_refused_with_its_lines(tmp_path: Path) -> None:
+    lines = ["0,0,0,0,0,a", "0,0,0,0,0,a", *["0,0,0,0,0, "] * 6]
+    text = "\n".join([HEADER.replace("terminated,truncated", "episode"), *lines, ""])
+    outcome = csv_file(tmp_path, text)
+    refused(tmp_path, outcome, "log.csv: episode is empty or NaN in line 4, 5, 6, 7, 8 and others")
+
+
+def test_commas_at_the_end_of_lines_are_columns_without_a_name(tmp_path: Path) -> None:
+    out = done(csv_file(tmp_path, HEADER + ",,\n0,0,0,0,0,0,0,,\n1,1,1,0,0,1,0,,\n"))
+    assert pairs(tmp_path) == [(0, 1, 1), (1, 1, 0)]
+    assert "ignored: the columns (no name)\n" in out
 
 
 def test_discrete_actions_are_whole_numbers_of_the_environments(tmp_path: Path) -> None:
@@ -491,6 +550,39 @@ class Skewed(toy_envs.Reach):
 
 
 gym.register(id="ToySkewed-v0", entry_point="test_import_dataset:Skewed", max_episode_steps=5)
+
+
+class Narrow(toy_envs.Reach):
+    """Bounds far from zero; `width=0` leaves no choice."""
+
+    def __init__(self, width: float) -> None:
+        low = np.full(2, 5, np.float32)
+        self.action_space = gym.spaces.Box(low, low + np.float32(width))
+
+
+for narrow_id, width in [("ToyNarrow-v0", 0.5), ("ToyNoChoice-v0", 0)]:
+    gym.register(narrow_id, "test_import_dataset:Narrow", kwargs={"width": width})
+
+
+def test_what_float32_rounds_is_not_beyond_a_bound(tmp_path: Path) -> None:
+    action = np.full((5, 2), 5.5, np.float32)
+    action[1] = np.nextafter(action[1], np.float32(9))
+    action[2] = np.nextafter(np.float32(5), np.float32(0))
+    rows = {"state": np.zeros((5, 2)), "action": action, "terminated": np.ones(5)}
+    done(npz(tmp_path, env="ToyNarrow-v0", **rows))
+    np.testing.assert_array_equal(batch(tmp_path, "ToyNarrow-v0")["action"][:3, 0], [1, 1, -1])
+    rows["action"] = np.full((5, 2), 5.5001)
+    refused(tmp_path / "x", npz(tmp_path / "x", env="ToyNarrow-v0", **rows), "are beyond")
+
+
+@pytest.mark.filterwarnings("ignore:.*A Box action space maximum and minimum values are equal")
+def test_bounds_without_a_choice_are_refused_as_main_py_does(tmp_path: Path) -> None:
+    rows = {"state": np.zeros((5, 2)), "action": np.full((5, 2), 5), "terminated": np.ones(5)}
+    outcome = npz(tmp_path, env="ToyNoChoice-v0", **rows)
+    refused(tmp_path, outcome, "--env ToyNoChoice-v0", "a dimension leaves no choice")
+    with pytest.raises(InputError) as error:
+        load_variant("continuous_BCQ").utils.make_env("ToyNoChoice-v0")
+    assert outcome.err == f"error: {error.value}\n"
 
 
 @pytest.mark.parametrize(

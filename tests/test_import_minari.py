@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import test_import_dataset  # registers ToySkewed
 import toy_envs
+from conftest import Outcome
 from import_tools import BATCH, batch, done, imported, refused, silence
 from minari.data_collector import EpisodeBuffer
 
@@ -94,6 +95,7 @@ def test_another_version_is_a_warning_and_another_environment_an_error(tmp_path:
         ({"observations": np.zeros((2, 3))}, ["2 actions, 2 observations"]),
         ({"observations": np.zeros((3, 5))}, ["episode 0, observations is 5 wide"]),
         ({"actions": np.full((2, 1), 3.0)}, ["2 actions are beyond", "step 0"]),
+        ({"rewards": np.zeros((2, 2))}, ["episode 0, rewards is 2 wide"]),
         ({"rewards": np.array([np.nan, 0])}, ["NaN or infinity in step 0"]),
         ({"terminations": np.array([3, 0])}, ["terminations holds 3"]),
     ],
@@ -183,8 +185,8 @@ class Own(toy_envs.Reach):
     """An environment of the user's, known as `test_import_minari:Own-v0`."""
 
 
-for own_id, entry in [("Own-v0", "test_import_minari:Own"), ("OwnClass-v0", Own)]:
-    gym.register(own_id, entry, max_episode_steps=5)
+gym.register("Own-v0", "test_import_minari:Own", max_episode_steps=5)
+gym.register("OwnClass-v0", Own, max_episode_steps=5)  # type: ignore[arg-type]
 
 
 def test_an_environment_of_ones_own_goes_to_minari_and_back(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_an_environment_registered_as_a_class_is_left_out_of_the_data_set(tmp_pa
 def write_batch(folder: Path, env_id: str, size: int = 2, actions: int = 2) -> None:
     """A batch A of three transitions, whose last one is terminal."""
     column = np.arange(3, dtype=np.float32)[:, None]
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "state": column * np.ones((1, size)), "action": np.zeros((3, actions)),
         "next_state": (column + 1) * np.ones((1, size)), "reward": column,
         "not_done": np.array([[1], [1], [0]]),
@@ -283,6 +285,46 @@ def test_an_export_that_fails_leaves_nothing_and_a_former_one_as_it_was(
     for wrong in ["x", "toy/out", "../out-v0", "a/../../b-v0"]:
         outcome = imported(tmp_path, "--export_minari", wrong, *argv[2:], name="A")
         assert outcome.status == 1 and f"--export_minari {wrong} is no id" in outcome.err
+
+
+def test_only_a_data_set_is_replaced(tmp_path: Path) -> None:
+    write_batch(tmp_path, "ToyReach-v0")
+    root = tmp_path / "minari"
+
+    def exported(dataset_id: str) -> Outcome:
+        argv = ["--export_minari", dataset_id, "--env", "ToyReach-v0", "--overwrite"]
+        return imported(tmp_path, *argv, name="A")
+
+    done(exported("space-v0/inner-v1"))
+    outcome = exported("space-v0")
+    assert outcome.status == 1 and "space-v0 exists, but is no data set" in outcome.err
+    outcome = exported("space-v0/inner-v1/x-v0")
+    assert outcome.status == 1 and "inner-v1 is a data set, which holds" in outcome.err
+    # Made by Minari itself, a data set may hold others.
+    shutil.copytree(root / "space-v0" / "inner-v1", root / "outer-v0")
+    shutil.copytree(root / "space-v0" / "inner-v1", root / "outer-v0" / "inner-v1")
+    done(exported("outer-v0"))
+    for name in ("space-v0/inner-v1", "outer-v0/inner-v1", "outer-v0"):
+        assert (root / name / "data" / "main_data.hdf5").exists()
+    assert sorted(path.name for path in root.iterdir()) == ["outer-v0", "space-v0"]
+
+
+def test_a_folder_of_minaris_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_batch(tmp_path, "ToyReach-v0")
+    (tmp_path / "file").touch()
+    argvs = [["--minari", "toy/set-v0"], ["--export_minari", "toy/set-v0", "--env", "ToyReach-v0"]]
+    for argv in argvs:
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "file"))
+        outcome = imported(tmp_path, *argv, name="A")
+        assert outcome.status == 1 and "set MINARI_DATASETS_PATH to another" in outcome.err
+        assert f"{tmp_path / 'file'}, which is no folder to use (File exists)" in outcome.err
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+        with monkeypatch.context() as patched:
+            patched.setattr("os.access", lambda *_: False)
+            outcome = imported(tmp_path, *argv, name="A")
+        assert outcome.status == 1 and "which is no folder to use (Permission" in outcome.err
 
 
 def test_a_batch_that_is_not_there_or_anothers_is_not_exported(tmp_path: Path) -> None:
