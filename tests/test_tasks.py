@@ -278,7 +278,7 @@ def test_an_evaluation_takes_the_runs_hyper_parameters_but_for_those_asked_for(
         (None, "is no record of a run"),
         ([], "is no record of a run"),
         ({"phi": "y"}, "phi is 'y', which no --phi can be"),
-        ({"acting_candidates": None}, "acting_candidates is None"),
+        ({"target_candidates": None}, "target_candidates is None"),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused(arguments: Any, message: str, folder: Path) -> None:
