@@ -72,6 +72,8 @@ bench: $(VENV)/.installed .venv-d3rlpy/.installed
 figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/*_Imitation_Pendulum-v1_0.npy --output results/reference/quickstart.png
 	$(BIN)/python plot.py results/reference/*_Hopper-v4_*.npy --output results/reference/hopper.png
+	$(BIN)/python plot.py results/reference/icml/*.npy --output results/reference/icml/batches.png
+	$(BIN)/python plot.py --figure values results/reference/icml/*.npy --output results/reference/icml/values.png
 	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
 	$(BIN)/python tabular_BCQ/figures.py results/reference/tabular/*.npy
 
