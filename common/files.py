@@ -103,6 +103,11 @@ def best(model: Path) -> Path:
     return model.with_stem(f"{model.stem}_best")
 
 
+def values(results: Path) -> Path:
+    """Where the value estimates of a run lie, beside its evaluations."""
+    return results.with_stem(f"{results.stem}_value")
+
+
 @dataclass(frozen=True)
 class Folders:
     """The three output folders below `root`, and the names of a run's files in them."""
@@ -123,9 +128,9 @@ class Folders:
         return self.root / "models" / f"{self._name(label)}.pt"
 
     def run_files(self, label: str) -> list[Path]:
-        """Every file of a run that learns: evaluations, record, the last and the best agent."""
+        """Every file of a run that learns: what is recorded, the last and the best agent."""
         results, model = self.results(label), self.model(label)
-        return [results, results.with_suffix(".json"), model, best(model)]
+        return [results, results.with_suffix(".json"), values(results), model, best(model)]
 
     def buffer(self, buffer_name: str) -> Path:
         """The prefix of a batch's files: `_state.npy` and so on are appended to it."""

@@ -19,6 +19,7 @@ def learn(
     args: argparse.Namespace,
     evaluate: Callable[[], list[float]],
     recorder: Recorder,
+    estimate_value: Callable[[], dict[str, float | None]] | None = None,
 ) -> None:
     """`max_timesteps` gradient steps, an evaluation after each `eval_freq` and after the last.
 
@@ -37,7 +38,8 @@ def learn(
                     totals[name] = totals.get(name, 0.0) + value * chunk / block
                 progress.update(chunk)
             done += block
-            recorder.add(done, evaluate(), totals, agent)
+            value = estimate_value() if estimate_value else None
+            recorder.add(done, evaluate(), totals, agent, value)
 
 
 def require_finite(figures: dict[str, float], step: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from common.errors import InputError
-from common.files import ROOT, best, read_json, replacing, write_array, write_json
+from common.files import ROOT, best, read_json, replacing, values, write_array, write_json
 from common.networks import write_state
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
@@ -76,14 +76,22 @@ class Recorder:
 
     The .npy holds the mean undiscounted return of each evaluation, (evaluations,) float64. The
     agent evaluated last is saved as `model` with them, and beside it the one of the best evaluation
-    (the first of equals), so that all are always of one run.
+    (the first of equals), so that all are always of one run. Value estimates, where there are any,
+    are written as (evaluations, 2), the estimate and the true value, NaN where it is not measured.
     """
 
     def __init__(
-        self, path: Path, args: argparse.Namespace, x_label: str, model: Path | None = None
+        self,
+        path: Path,
+        args: argparse.Namespace,
+        x_label: str,
+        model: Path | None = None,
+        **more: Any,
     ) -> None:
+        """`more` is what the record should say besides."""
         self.path, self.model = path, model
         self.record: dict[str, Any] = provenance(args) | {
+            **more,
             "finished": False,
             "seconds": 0.0,
             "x_label": x_label,
@@ -102,21 +110,33 @@ class Recorder:
             self._writer = SummaryWriter(str(folder))
 
     def add(
-        self, x: int, returns: list[float], figures: dict[str, float], agent: Any = None
+        self,
+        x: int,
+        returns: list[float],
+        figures: dict[str, float],
+        agent: Any = None,
+        value: dict[str, float | None] | None = None,
     ) -> None:
-        """One evaluation after `x` steps: its episodes' returns, the mean losses since the last."""
+        """One evaluation after `x` steps: its episodes' returns, the mean losses since the last.
+
+        `value`: the value estimate and the true value, by the names "estimate" and "true".
+        """
+        if value is not None:
+            self.record.setdefault("values", []).append(value)
         self.record["x"].append(x)
         self.record["returns"].append(returns)
         self.record["figures"].append(figures)
         self._save(agent)
         mean = float(np.mean(returns))
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        measured = {f"value_{k}": v for k, v in (value or {}).items() if v is not None}
+        figures = figures | measured
+        shown = "  ".join(f"{name} {number:.4g}" for name, number in figures.items())
         tqdm.write(
             f"{self.record['x_label']} {x:>9,}  return {mean:9.2f} ± {np.std(returns):.2f}  {shown}"
         )
         if self._writer:
-            for name, value in {"return": mean, **figures}.items():
-                self._writer.add_scalar(name, value, x)
+            for name, number in {"return": mean, **figures}.items():
+                self._writer.add_scalar(name, number, x)
             self._writer.flush()
 
     def finish(self, **more: Any) -> None:
@@ -130,13 +150,19 @@ class Recorder:
     def _save(self, agent: Any = None) -> None:
         self.record["seconds"] = round(time.monotonic() - self._start, 1)
         means = np.array([np.mean(episodes) for episodes in self.record["returns"]])
-        paths = [self.path, self.path.with_suffix(".json")]
+        arrays = {self.path: means}
+        if "values" in self.record:
+            pairs = [(one["estimate"], one["true"]) for one in self.record["values"]]
+            arrays[values(self.path)] = np.array(pairs, dtype=float)  # None becomes NaN
+        paths = [*arrays, self.path.with_suffix(".json")]
         if self.model and agent:
             paths.append(self.model)
             if means.argmax() == len(means) - 1:
                 paths.append(best(self.model))
-        with replacing(*paths) as [array, record, *models]:
-            write_array(array, means)
+        with replacing(*paths) as temporaries:
+            *written, record = temporaries[: len(arrays) + 1]
+            for temporary, array in zip(written, arrays.values(), strict=True):
+                write_array(temporary, array)
             write_json(record, self.record)
-            for path in models:
+            for path in temporaries[len(arrays) + 1 :]:
                 write_state(path, agent.state_dict())

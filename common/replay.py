@@ -226,3 +226,24 @@ class ReplayBuffer:
     def action(self) -> Tensor:
         """The actions held, in no particular order, (size, A)."""
         return self._columns.action[: self.size]
+
+
+class GrowingBatch:
+    """A batch as its behavioural agent saw it grow: sample t is of the first `start` + t rows.
+
+    Source: Fujimoto, Meger, Precup, ICML 2019, section 3.1, the concurrent task.
+    """
+
+    def __init__(self, replay_buffer: ReplayBuffer, start: int) -> None:
+        self.replay_buffer, self.visible = replay_buffer, start
+
+    def sample(self, batch_size: int) -> Batch:
+        """`batch_size` of the transitions that had happened, uniformly with replacement.
+
+        Raises: IndexError beyond the sample that sees the whole batch.
+        """
+        self.visible += 1
+        if self.visible > self.replay_buffer.size:
+            raise IndexError(f"the batch has {self.replay_buffer.size} transitions, no more came")
+        device = self.replay_buffer.device
+        return self.replay_buffer.rows(torch.randint(self.visible, (batch_size,), device=device))

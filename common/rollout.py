@@ -13,6 +13,7 @@ from tqdm import tqdm
 from common.errors import InputError
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+SMALLEST_WEIGHT = 1e-3  # γ^t below which a discounted return counts no more rewards
 
 
 class Step(NamedTuple):
@@ -144,19 +145,38 @@ def evaluate(
 
     Raises: InputError as `observed` does.
     """
-    # Not gymnasium's SyncVectorEnv: that one restarts finished episodes and plays on, which here
-    # would cost candidate actions and simulator steps that count for nothing.
-    returns = np.zeros(len(envs))
     with preserved_generators(seed + 100):
         states = [env.reset(seed=seed + 100 + i)[0] for i, env in enumerate(envs)]
-        running = list(range(len(envs)))
-        while running:
-            actions = select_action(np.stack([states[i] for i in running]))
-            still = []
-            for i, action in zip(running, actions, strict=True):
-                states[i], reward, terminated, truncated, _ = envs[i].step(action)
-                returns[i] += observed(envs[i], states[i], reward)
-                if not (terminated or truncated):
-                    still.append(i)
-            running = still
-    return returns.tolist()
+        actions = select_action(np.stack(states))
+        return discounted_returns(select_action, envs, states, actions).tolist()
+
+
+def discounted_returns(
+    select_action: Callable[[np.ndarray], np.ndarray],
+    envs: list[gym.Env],
+    states: list[np.ndarray],
+    actions: np.ndarray,
+    discount: float = 1.0,
+) -> np.ndarray:
+    """Σ γ^t r_t of one episode in each environment, all side by side to their own ends, (B,).
+
+    The environments stand at `states`; `actions` (B, A) come first, then the policy's own. Ends at
+    γ^t < 0.001 too.
+
+    Raises: InputError as `observed` does.
+    """
+    # Not gymnasium's SyncVectorEnv: that one restarts finished episodes and plays on, which here
+    # would cost candidate actions and simulator steps that count for nothing.
+    returns, weight, running = np.zeros(len(envs)), 1.0, list(range(len(envs)))
+    states = list(states)
+    while True:
+        still = []
+        for i, action in zip(running, actions, strict=True):
+            states[i], reward, terminated, truncated, _ = envs[i].step(action)
+            returns[i] += weight * observed(envs[i], states[i], reward)
+            if not (terminated or truncated):
+                still.append(i)
+        running, weight = still, weight * discount
+        if not running or weight < SMALLEST_WEIGHT:
+            return returns
+        actions = select_action(np.stack([states[i] for i in running]))

@@ -37,6 +37,26 @@ def restore(env: gym.Env, state: np.ndarray) -> np.ndarray:
     return np.asarray(inner._get_obs())
 
 
+def state_from_observation(env: gym.Env, observation: np.ndarray) -> np.ndarray | None:
+    """The simulator's state with this observation (S,), (n,) float64; the positions left out are 0.
+
+    Exact where the observation holds all other positions and all velocities unclipped, but for the
+    solver's starting point. None where the environment does not give the observation back.
+    """
+    if not isinstance(env.unwrapped, MujocoEnv):
+        return None
+    inner: Any = env.unwrapped
+    positions, velocities = inner.model.nq, inner.model.nv
+    hidden = positions + velocities - len(observation)
+    if not 0 <= hidden < positions:
+        return None
+    env.reset()
+    seen = np.asarray(observation, np.float64)
+    inner.set_state(np.append(np.zeros(hidden), seen[:-velocities]), seen[-velocities:])
+    same = np.allclose(inner._get_obs(), observation, rtol=1e-4, atol=1e-4)
+    return simulator_state(env) if same else None
+
+
 class Snapshots:
     """The exact simulator state at up to 1,000 of the given timesteps, drawn at random."""
 

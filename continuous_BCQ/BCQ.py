@@ -103,6 +103,12 @@ class VAE(nn.Module):
             z = z.clamp(-LATENT_CLIP, LATENT_CLIP)
         return self.max_action * torch.tanh(self.decoder(torch.cat([state, z], 1)))
 
+    def loss(self, state: Tensor, action: Tensor) -> Tensor:
+        """MSE(G(s, z), a) + ½·KL(q(z | s, a) ‖ N(0, I)), the KL a mean over batch and latent."""
+        decoded, mean, std = self(state, action)
+        kl = -0.5 * (1 + std.pow(2).log() - mean.pow(2) - std.pow(2)).mean()
+        return F.mse_loss(decoded, action) + 0.5 * kl
+
 
 class BCQ:
     """The agent. Hyper-parameters: γ discount, τ tau, λ lmbda, Φ phi, n target_candidates.
@@ -153,11 +159,10 @@ class BCQ:
         chosen = q1.argmax(1) + self.acting_candidates * torch.arange(len(q1), device=self.device)
         return actions[chosen].reshape(*states.shape[:-1], -1).cpu().numpy()
 
-    def vae_loss(self, state: Tensor, action: Tensor) -> Tensor:
-        """MSE(G(s, z), a) + ½·KL(q(z | s, a) ‖ N(0, I)), the KL a mean over batch and latent."""
-        decoded, mean, std = self.vae(state, action)
-        kl = -0.5 * (1 + std.pow(2).log() - mean.pow(2) - std.pow(2)).mean()
-        return F.mse_loss(decoded, action) + 0.5 * kl
+    @torch.no_grad()
+    def value(self, state: Tensor, action: Tensor) -> Tensor:
+        """Q1(s, a), the value the agent chooses by; (B, S), (B, A) -> (B, 1)."""
+        return self.critic.q1(state, action)
 
     @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
@@ -185,7 +190,7 @@ class BCQ:
         """One iteration of Algorithm 1 on this batch; the losses and the mean Q1, as tensors."""
         state, action, next_state, reward, not_done = batch
 
-        vae_loss = self.vae_loss(state, action)
+        vae_loss = self.vae.loss(state, action)
         self.vae_optimizer.minimize(vae_loss)
 
         target = self.target_value(next_state, reward, not_done)

@@ -96,6 +96,11 @@ class DDPG:
         return self.actor(states).cpu().numpy()
 
     @torch.no_grad()
+    def value(self, state: Tensor, action: Tensor) -> Tensor:
+        """Q(s, a); (B, S), (B, A) -> (B, 1)."""
+        return self.critic(state, action)
+
+    @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
         """y = r + nd·γ·Q'(s', π'(s')), (B, 1)."""
         q = self.critic_target(next_state, self.actor_target(next_state))

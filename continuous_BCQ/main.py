@@ -9,26 +9,32 @@ Source: Fujimoto, Meger, Precup, ICML 2019, sections 3 and 5 and supplementary.
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from BC import BC
 from BCQ import BCQ
 from common import cli, rollout
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
-from common.files import Folders, refuse_existing
+from common.files import Folders, read_json, refuse_existing
 from common.offline import learn
 from common.online import learn_online
 from common.record import Recorder, batch_record, require_env
-from common.replay import column_path
+from common.replay import GrowingBatch, column_path
 from common.simulator import Snapshots
+from common.values import ValueEstimates
 from DDPG import DDPG
+from DQN import DQN
 from utils import ReplayBuffer, dimensions, make_env
+from VAE_BC import VAE_BC
 
-ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG}
+ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DDPG": DDPG, "BC": BC, "VAE_BC": VAE_BC, "DQN": DQN}
+CONCURRENT_SEED = 10_000  # added to --seed by --concurrent
 BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
@@ -91,7 +97,32 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         default=100,
         help="BCQ: candidate actions among which it chooses when acting",
     )
+    add(
+        "--bins",
+        type=number_of_bins,
+        default=10,
+        help="K, DQN: values that each action dimension is split into",
+    )
+    add(
+        "--concurrent",
+        action="store_true",
+        help="stage 3: at iteration t sample from the first start_timesteps + t transitions alone, "
+        "those that the behavioural agent had then seen",
+    )
+    add(
+        "--true_value",
+        action="store_true",
+        help="stage 3: at each evaluation measure the discounted return of the policy from 100 "
+        "pairs of the batch, beside what the critic says of them",
+    )
     return parser.parse_args(argv)
+
+
+def number_of_bins(text: str) -> int:
+    """A whole number of at least 2."""
+    if cli.count(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text} leaves no choice: 2 values at least")
+    return cli.count(text)
 
 
 class NoisyPolicy:
@@ -193,17 +224,51 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     refuse_existing(folders.run_files(label), args.overwrite)
-    env = make_env(args.env)
-    replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
+    env, prefix = make_env(args.env), folders.buffer(args.buffer_name)
+    replay_buffer = load_batch(args, prefix, env)
+    batch = read_json(f"{prefix}.json") if Path(f"{prefix}.json").exists() else {}
+    seen = growing(args, batch, replay_buffer) if args.concurrent else replay_buffer
 
     agent = make_agent(args, env)
+    more: dict[str, Any] = {"batch": batch}
+    estimate = None
+    if hasattr(agent, "value"):  # cloning has no values
+        make = partial(make_env, args.env, endless=True)
+        estimate = ValueEstimates(agent, args, prefix, replay_buffer, make)
+        more["value_pairs"] = estimate.record
     kind = ALGORITHMS[args.algorithm]
-    shown = ["buffer_name", "buffer_size", "batch_size"]
+    shown = ["buffer_name", "buffer_size", "concurrent", "batch_size", "true_value"]
     show_settings("Stage 3: learn offline", kind, args, *shown)
-    recorder = Recorder(folders.results(label), args, "iterations", folders.model(label))
-    evaluate = evaluator(agent, args)
-    learn(agent, replay_buffer, args, evaluate, recorder)
+    model = folders.model(label)
+    recorder = Recorder(folders.results(label), args, "iterations", model, **more)
+    learn(agent, seen, args, evaluator(agent, args), recorder, estimate)
     recorder.finish()
+
+
+def growing(
+    args: argparse.Namespace, batch: dict[str, Any], replay_buffer: ReplayBuffer
+) -> GrowingBatch:
+    """The batch for --concurrent; cuts `max_timesteps` to the updates its policy had made.
+
+    Raises: InputError for a batch that is not a training run from its first step on.
+    """
+    start = batch.get("arguments", {}).get("start_timesteps")
+    if batch.get("stage") != "train_behavioral" or batch.get("dropped", 0) or start is None:
+        raise InputError(
+            f"--concurrent needs every transition of a training run, in order; batch "
+            f"{args.buffer_name} is none: make it by --train_behavioral --save_buffer"
+        )
+    updates = replay_buffer.size - start
+    if updates < 1:
+        raise InputError(
+            f"--concurrent: the policy began to learn at step {start:,} and batch "
+            f"{args.buffer_name} has {replay_buffer.size:,} transitions: use a longer one"
+        )
+    args.max_timesteps = min(args.max_timesteps, updates)
+    # Of the behaviour's seed, DDPG would draw its weights and its batches: it would become that
+    # agent again, weight for weight.
+    rollout.seed_generators(args.seed + CONCURRENT_SEED)
+    return GrowingBatch(replay_buffer, start)
 
 
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBuffer:

@@ -42,15 +42,16 @@ __all__ = [
 ]
 
 
-def make_env(env_id: str) -> gym.Env:
+def make_env(env_id: str, endless: bool = False) -> gym.Env:
     """An environment with vector states and actions in [−m, m], the same m in every dimension.
 
     Actions whose bounds are not symmetric, or differ from one dimension to the next, are rescaled
     to [−1, 1] by gymnasium's wrapper; states and rewards are as the environment gives them.
+    `endless`: without the time limit, for values that know of none.
 
     Raises: InputError for an unknown id, discrete or unbounded actions, images, structured states.
     """
-    env = make(env_id)
+    env = make(env_id, max_episode_steps=-1 if endless else None)
     actions, states = env.action_space, env.observation_space
     if isinstance(actions, spaces.Discrete):
         raise InputError(f"--env {env_id} has discrete actions: discrete_BCQ/main.py serves it")

@@ -123,7 +123,7 @@ def test_vae_loss_is_mse_plus_half_the_mean_kl(continuous: SimpleNamespace) -> N
     mean, std = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[1.0, 2.0], [1.0, 1.0]])
     agent.vae.forward = lambda state, action: (column(1.0, 0.5), mean, std)
     kl = (2.0 - 0.5 * (1 + math.log(4) - 4)) / 4
-    loss = agent.vae_loss(column(0.0, 0.0), column(0.5, 0.5))
+    loss = agent.vae.loss(column(0.0, 0.0), column(0.5, 0.5))
     assert loss.item() == pytest.approx(0.125 + 0.5 * kl, rel=1e-6)
 
 
@@ -236,7 +236,7 @@ def test_a_loss_reaches_the_networks_it_should_and_no_other(
     for network in networks:
         getattr(agent, network).requires_grad_(True)
     if name == "vae_loss":
-        loss = agent.vae_loss(batch.state, batch.action)
+        loss = agent.vae.loss(batch.state, batch.action)
     elif name == "critic_loss":
         target = agent.target_value(batch.next_state, batch.reward, batch.not_done)
         loss, _ = agent.critic_loss(batch.state, batch.action, target)
@@ -258,7 +258,7 @@ def test_a_step_changes_its_own_network_and_leaves_no_gradient_elsewhere(
     agent, batch = make(continuous), random_batch(8, 1, 1)
     before = weights(agent)
     if network == "vae":
-        loss = agent.vae_loss(batch.state, batch.action)
+        loss = agent.vae.loss(batch.state, batch.action)
     elif network == "critic":
         target = agent.target_value(batch.next_state, batch.reward, batch.not_done)
         loss, _ = agent.critic_loss(batch.state, batch.action, target)

@@ -31,6 +31,9 @@ PAPER: dict[str, dict[str, float]] = {
         "acting_candidates": 100,
     },
     "DDPG": {"discount": 0.99, "tau": 0.005},
+    "BC": {},
+    "VAE_BC": {},
+    "DQN": {"discount": 0.99, "tau": 0.005, "bins": 10},
 }
 BATCH_SIZE = 100
 
@@ -131,7 +134,8 @@ def test_acting_changes_no_weight(algorithm: str) -> None:
     before = weights(agent)
     agent.select_action(states(5))
     assert same_weights(before, weights(agent))
-    assert all(weight.grad is None for weight in agent.actor.parameters())
+    networks = [part for part in vars(agent).values() if isinstance(part, torch.nn.Module)]
+    assert all(weight.grad is None for part in networks for weight in part.parameters())
 
 
 # --- learning
