@@ -15,6 +15,7 @@ from tqdm import tqdm
 from common.errors import InputError
 from common.files import ROOT, best, read_json, replacing, values, write_array, write_json
 from common.networks import write_state
+from common.rollout import Episode
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 
@@ -31,13 +32,20 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def batch_record(
-    args: argparse.Namespace, policy: Path, returns: list[float], replay_buffer: Any
+    args: argparse.Namespace, policy: Path, episodes: list[Episode], replay_buffer: Any
 ) -> dict[str, Any]:
-    """What is said of a batch beside its files; `returns` are those of all finished episodes.
+    """What is said of a batch beside its files; `episodes` are all that finished.
 
     `dropped` counts the transitions before the oldest one kept, `in_order` promises that they are
-    saved as they happened.
+    saved as they happened. `episodes` and `mean_return` are of those that lie in it as a whole.
     """
+    dropped = replay_buffer.added - replay_buffer.size
+    begins = [0, *(episode.end for episode in episodes[:-1])]
+    returns = [
+        episode.episode_return
+        for begin, episode in zip(begins[: len(episodes)], episodes, strict=True)
+        if begin >= dropped
+    ]
     stage = "train_behavioral" if args.train_behavioral else "generate_buffer"
     return provenance(args) | {
         "env": args.env,
@@ -45,7 +53,7 @@ def batch_record(
         "policy": policy.stem,
         "stage": stage,
         "transitions": replay_buffer.size,
-        "dropped": replay_buffer.added - replay_buffer.size,
+        "dropped": dropped,
         "in_order": True,
         "episodes": len(returns),
         "mean_return": float(np.mean(returns)) if returns else None,

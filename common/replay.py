@@ -222,6 +222,19 @@ class ReplayBuffer:
             raise InputError(f"{path} must hold one whole number from 0 to {total}; make it again")
         return int(ptr.item()) % total
 
+    def episode_returns(self) -> list[float]:
+        """Undiscounted returns of the episodes held, oldest first, without an unfinished last one.
+
+        An episode ends in a terminal state, or where the next transition begins elsewhere.
+        """
+        _, _, next_state, reward, not_done = self.rows(torch.arange(self.size))
+        following = self.rows(torch.arange(1, self.size)).state
+        ended = not_done[:, 0] == 0
+        ended[:-1] |= (next_state[:-1] != following).any(1)
+        ends = 1 + ended.nonzero()[:, 0]
+        sums = reward[:, 0].double().cumsum(0)[ends - 1]
+        return sums.diff(prepend=sums.new_zeros(1)).tolist()
+
     @property
     def action(self) -> Tensor:
         """The actions held, in no particular order, (size, A)."""

@@ -34,9 +34,17 @@ class Step(NamedTuple):
         return self[1:7]
 
     @property
-    def finished_returns(self) -> list[float]:
-        """The return of the episode that this step ended, in a list; none where it goes on."""
-        return [] if self.episode_return is None else [self.episode_return]
+    def finished(self) -> list["Episode"]:
+        """The episode that this step ended, in a list; none where it goes on."""
+        whole = self.episode_return
+        return [] if whole is None else [Episode(self.timestep + 1, whole)]
+
+
+class Episode(NamedTuple):
+    """A finished episode: the steps of interaction until its end, its undiscounted return."""
+
+    end: int
+    episode_return: float
 
 
 def interact(
@@ -101,14 +109,14 @@ def collect(
     timesteps: int,
     seed: int,
     begin_episode: Callable[[], None] = lambda: None,
-) -> list[float]:
-    """Add `timesteps` transitions of a fixed policy; gives the returns of the finished episodes."""
-    returns: list[float] = []
+) -> list[Episode]:
+    """Add `timesteps` transitions of a fixed policy; gives the finished episodes."""
+    episodes: list[Episode] = []
     steps = interact(env, act, timesteps, seed, begin_episode)
     for step in tqdm(steps, total=timesteps, unit="step", disable=None):
         replay_buffer.add(*step.transition)
-        returns += step.finished_returns
-    return returns
+        episodes += step.finished
+    return episodes
 
 
 @contextmanager

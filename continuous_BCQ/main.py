@@ -183,8 +183,8 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
         snapshots.look(timestep)
         return noisy(state, uniform=timestep < args.start_timesteps)
 
-    def save_batch(returns: list[float]) -> None:
-        record = batch_record(args, model, returns, replay_buffer)
+    def save_batch(episodes: list[rollout.Episode]) -> None:
+        record = batch_record(args, model, episodes, replay_buffer)
         states = snapshots.rows(replay_buffer)
         replay_buffer.save(folders.buffer(args.buffer_name), record, states)
 
@@ -213,8 +213,8 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
         snapshots.look(timestep)
         return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
 
-    returns = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed)
-    record = batch_record(args, model, returns, replay_buffer)
+    episodes = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed)
+    record = batch_record(args, model, episodes, replay_buffer)
     replay_buffer.save(prefix, record, snapshots.rows(replay_buffer))
     recorder.add(args.max_timesteps, evaluator(agent, args)(), {})
     recorder.finish(batch=record)
@@ -226,7 +226,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     refuse_existing(folders.run_files(label), args.overwrite)
     env, prefix = make_env(args.env), folders.buffer(args.buffer_name)
     replay_buffer = load_batch(args, prefix, env)
-    batch = read_json(f"{prefix}.json") if Path(f"{prefix}.json").exists() else {}
+    batch = batch_in_use(prefix, replay_buffer)
     seen = growing(args, batch, replay_buffer) if args.concurrent else replay_buffer
 
     agent = make_agent(args, env)
@@ -243,6 +243,19 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     recorder = Recorder(folders.results(label), args, "iterations", model, **more)
     learn(agent, seen, args, evaluator(agent, args), recorder, estimate)
     recorder.finish()
+
+
+def batch_in_use(prefix: Path, replay_buffer: ReplayBuffer) -> dict[str, Any]:
+    """The batch's record, {} where it has none; of a part, with that part's episodes."""
+    path = Path(f"{prefix}.json")
+    record = read_json(path) if path.exists() else {}
+    if record.get("transitions", replay_buffer.size) != replay_buffer.size:
+        returns = replay_buffer.episode_returns()
+        mean = float(np.mean(returns)) if returns else None
+        record |= {
+            "transitions": replay_buffer.size, "episodes": len(returns), "mean_return": mean
+        }  # fmt: skip
+    return record
 
 
 def growing(

@@ -190,8 +190,8 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
         uniform = timestep < args.start_timesteps
         return noisy(state, 1.0 if uniform else epsilon(agent.updates, args))
 
-    def save_batch(returns: list[float]) -> None:
-        record = batch_record(args, model, returns, replay_buffer)
+    def save_batch(episodes: list[rollout.Episode]) -> None:
+        record = batch_record(args, model, episodes, replay_buffer)
         replay_buffer.save(folders.buffer(args.buffer_name), record)
 
     freq = args.train_freq
@@ -225,8 +225,10 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     def act(state: np.ndarray, _timestep: int) -> int:
         return noisy(state, eps)
 
-    returns = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode)
-    record = batch_record(args, model, returns, replay_buffer)
+    episodes = rollout.collect(
+        env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode
+    )
+    record = batch_record(args, model, episodes, replay_buffer)
     replay_buffer.save(prefix, record)
     recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
     recorder.finish(batch=record)

@@ -89,7 +89,7 @@ def test_pendulum_never_terminates_and_its_cut_transitions_go_on_where_they_were
 def test_the_return_of_an_episode_is_given_with_its_last_step() -> None:
     steps = list(rollout.interact(walk(length=3), still, 7, 0))
     assert [step.episode_return for step in steps] == [None, None, 3.0, None, None, 3.0, None]
-    assert [step.finished_returns for step in steps] == [[], [], [3.0], [], [], [3.0], []]
+    assert [step.finished for step in steps] == [[], [], [(3, 3.0)], [], [], [(6, 3.0)], []]
     assert [step.timestep for step in steps] == list(range(7))
 
 
