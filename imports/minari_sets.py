@@ -76,8 +76,8 @@ def place_of(dataset_id: str = "", to_write: bool = False) -> Path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(root))
     except OSError as error:
         raise InputError(
-            f"Minari keeps its data sets in {error.filename or 'an empty path'}, which is no folder to use "
-            f"({error.strerror}): set {ROOT_VARIABLE} to another"
+            f"Minari keeps its data sets in {error.filename or 'an empty path'}, which is no "
+            f"folder to use ({error.strerror}): set {ROOT_VARIABLE} to another"
         ) from error
     return root / dataset_id
 
