@@ -236,14 +236,14 @@ STAGES = {
     ],
     "generate": ["--generate_buffer", "--max_timesteps", "50"],
     "learn": ["--max_timesteps", "6", "--eval_freq", "4"],
-    "evaluate": ["--evaluate"],
 }
 BATCH = "buffers/Robust_ToyReach-v0_0"
 
 
 def toy(folder: Path, stage: str, *more: str) -> Outcome:
-    """One stage on ToyReach; later flags override the small sizes."""
-    return run_main(main, *TOY, *STAGES[stage], "--output_dir", str(folder), *more)
+    """One stage on ToyReach (or --evaluate); later flags override the small sizes."""
+    words = STAGES.get(stage, [f"--{stage}"])
+    return run_main(main, *TOY, *words, "--output_dir", str(folder), *more)
 
 
 def done(outcome: Outcome) -> str:

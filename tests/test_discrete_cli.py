@@ -52,13 +52,13 @@ STAGES = {
               "--eval_freq", "40"],
     "generate": ["--generate_buffer", "--max_timesteps", "50"],
     "learn": ["--max_timesteps", "6", "--eval_freq", "4"],
-    "evaluate": ["--evaluate"],
 }  # fmt: skip
 
 
 def run(folder: Path, stage: str, *more: str, env: str = PICK) -> Outcome:
-    """One stage; later flags override the small sizes."""
-    argv = ["--env", env, *SMALL, *STAGES[stage], "--output_dir", str(folder), *more]
+    """One stage (or --evaluate); later flags override the small sizes."""
+    words = STAGES.get(stage, [f"--{stage}"])
+    argv = ["--env", env, *SMALL, *words, "--output_dir", str(folder), *more]
     return run_main(main, *argv)
 
 
@@ -273,6 +273,7 @@ def test_evaluations_are_epsilon_greedy_the_same_each_time_and_leave_the_generat
     assert returns == evaluate() and state == np.random.get_state()[1].tolist()  # type: ignore[index]
     assert np.mean(returns) == pytest.approx(10 * 3 * 0.5 / 3, rel=0.2)
     args.eval_eps = 0.0
+    evaluate = main.evaluator(Always(), args, utils.make_env(PICK))
     assert evaluate() == [0.0] * 40
 
 

@@ -42,7 +42,7 @@ def commands(text: str, folder: Path) -> list[Command]:
     for first, line in fenced_lines(text):
         cwd = folder if first else cwd
         # A shell loop's variable stands for a number.
-        plain = re.sub(r"\$\{?\w+\}?", "0", line)
+        plain = re.sub(r"\$\{?\w+\}?", "0", line.replace("$algorithm", "BCQ"))
         if not re.match(r"(python|make|cd) ", plain):
             continue
         lexer = shlex.shlex(plain, posix=True, punctuation_chars=";&|")

@@ -155,7 +155,8 @@ def test_a_concurrent_learner_makes_as_many_iterations_as_the_behaviour_made_upd
     done(toy(concurrent, "learn", *task, "--max_timesteps", "1000"))
     state = model(concurrent, f"{algorithm}_Concurrent")
     optimisers = [part for name, part in state.items() if name.endswith("_optimizer")]
-    assert {float(s["step"]) for one in optimisers for s in one["state"].values()} == {30.0}
+    steps = {float(s["step"]) for one in optimisers for s in one["state"].values()}
+    assert max(steps) == 30 and (steps == {30} or algorithm == "TD3_BC")  # its actor learns less
     path = concurrent / "results" / f"{algorithm}_Concurrent_ToyReach-v0_0.json"
     record = json.loads(path.read_text())
     assert record["arguments"]["concurrent"] and record["x"][-1] == 30
