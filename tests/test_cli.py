@@ -296,7 +296,8 @@ def test_the_learner_runs_exactly_max_timesteps_iterations(algorithm: str, folde
     done(toy(folder, "learn", "--algorithm", algorithm))
     saved = model(folder, f"{algorithm}_Robust")
     optimisers = [part for name, part in saved.items() if name.endswith("_optimizer")]
-    assert {float(s["step"]) for one in optimisers for s in one["state"].values()} == {6.0}
+    steps = {float(s["step"]) for one in optimisers for s in one["state"].values()}
+    assert steps == ({6, 3} if algorithm == "TD3_BC" else {6})  # its actor learns every second time
     path = folder / "results" / f"{algorithm}_Robust_ToyReach-v0_0.npy"
     assert record(path)["x"] == [4, 6]  # a last short block, and its evaluation
     assert np.load(path).shape == (2,)

@@ -198,7 +198,7 @@ def test_update_alone_learns_as_well(algorithm: str) -> None:
         figures = agent.update(random_batch(8, STATE_DIM, ACTION_DIM))
         assert all(math.isfinite(value) for value in figures.values())
     after = weights(agent)
-    learned = [key for key in after if key.startswith(("actor.", "critic."))]
+    learned = [key for key in after if key.startswith(("actor.", "critic.", "vae.", "network."))]
     assert learned and not [key for key in learned if torch.equal(before[key], after[key])]
 
 
