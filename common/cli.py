@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from common.checkpoint import Checkpoint
 from common.environments import announce_current_id
 from common.errors import InputError
 from common.files import ROOT, Folders, best
@@ -185,7 +186,18 @@ def parser_with_common_flags(
         default=None,
         help="folder of results/, models/ and buffers/ (default: the repository)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace a run of the same name, finished or not, from its start",
+    )
+    parser.add_argument(
+        "--checkpoint_minutes",
+        type=nonnegative,
+        default=5.0,
+        help="minutes between two checkpoints, beside those at evaluations; the same command goes "
+        "on from the last one",
+    )
     parser.add_argument(
         "--tensorboard",
         action="store_true",
@@ -273,13 +285,16 @@ def show_settings(title: str, algorithm: type, args: argparse.Namespace, *more: 
     sys.stdout.flush()
 
 
-class Stages(NamedTuple):
-    """A variant's stages, each called with the arguments and the output folders."""
+Stage = Callable[[argparse.Namespace, Folders, Checkpoint], None]
 
-    train_behavioral: Callable[[argparse.Namespace, Folders], None]
-    generate_buffer: Callable[[argparse.Namespace, Folders], None]
-    learn_offline: Callable[[argparse.Namespace, Folders], None]
-    evaluate: Callable[[argparse.Namespace, Folders], None]
+
+class Stages(NamedTuple):
+    """A variant's stages, called with the arguments, the output folders and the checkpoint."""
+
+    train_behavioral: Stage
+    generate_buffer: Stage
+    learn_offline: Stage
+    evaluate: Callable[[argparse.Namespace, Folders], None]  # has nothing to go on from
 
 
 def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> None:
@@ -297,11 +312,12 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> Non
     folders = Folders(args.output_dir, args.env, args.seed)
     if args.train_behavioral or args.generate_buffer:
         args.algorithm = behavioural
+    stage = stages.learn_offline
     if args.train_behavioral:
-        stages.train_behavioral(args, folders)
+        stage = stages.train_behavioral
     elif args.generate_buffer:
-        stages.generate_buffer(args, folders)
+        stage = stages.generate_buffer
     elif args.evaluate:
-        stages.evaluate(args, folders)
-    else:
-        stages.learn_offline(args, folders)
+        return stages.evaluate(args, folders)
+    with Checkpoint(args, folders) as checkpoint:
+        stage(args, folders, checkpoint)

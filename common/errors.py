@@ -6,12 +6,20 @@ from collections.abc import Callable
 from typing import NoReturn
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal ended the run: Ctrl-C or SIGTERM, at a point from which it goes on."""
+
+    def __init__(self, signum: int) -> None:
+        self.status = 128 + signum  # as a shell counts it: 130 and 143
+        super().__init__()
+
+
 class InputError(ValueError):
     """Something the user gave is wrong: the message says what, where, and what to do about it."""
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-    """Run a script's `main` and exit: 0, 1 with a one-line error, or 130 after Ctrl-C."""
+    """Run a script's `main` and exit: 0, 1 with a one-line error, 130 after Ctrl-C, 143 SIGTERM."""
     try:
         main()
     except InputError as error:
@@ -21,7 +29,9 @@ def run(main: Callable[[], None]) -> NoReturn:
         if not (isinstance(error, MemoryError) or re.search("alloc|out of memory", str(error))):
             raise
         sys.exit("error: out of memory: a smaller --batch_size, or fewer candidates, need less")
-    except KeyboardInterrupt:
-        print("stopped: what was saved so far is kept, the stage is not finished", file=sys.stderr)
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        resumed = isinstance(stop, Stopped)
+        left = "the same command goes on" if resumed else "the stage is not finished"
+        print(f"stopped: what was saved so far is kept, {left}", file=sys.stderr)
+        sys.exit(getattr(stop, "status", 130))
     sys.exit(0)

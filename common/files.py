@@ -107,6 +107,17 @@ def values(results: Path) -> Path:
     return results.with_stem(f"{results.stem}_value")
 
 
+def _runs(process: int) -> bool:
+    """Whether this machine has such a process."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # another user's; no number of a process
+        return True
+    return True
+
+
 @dataclass(frozen=True)
 class Folders:
     """The three output folders below `root`, and the names of a run's files in them."""
@@ -130,6 +141,24 @@ class Folders:
         """Every file of a run that learns: what is recorded, the last and the best agent."""
         results, model = self.results(label), self.model(label)
         return [results, results.with_suffix(".json"), values(results), model, best(model)]
+
+    def checkpoint(self, label: str) -> Path:
+        """The folder of what an unfinished run needs to go on."""
+        return self.root / "checkpoints" / self._name(label)
+
+    def leftovers(self, label: str, buffer_name: str | None) -> list[Path]:
+        """Temporary files that killed processes left of a run, and of the batch that it makes."""
+        name = re.escape(self._name(label))
+        kinds = {"results": rf"{name}(_value)?\.(npy|json)", "models": rf"{name}(_best)?\.pt"}
+        if buffer_name is not None:
+            kinds["buffers"] = rf"{re.escape(self._name(buffer_name))}(_\w+\.npy|\.json)"
+        found = []
+        for folder, kind in kinds.items():
+            for path in (self.root / folder).glob(".*.tmp"):
+                match = re.fullmatch(rf"\.{kind}\.(?P<process>\d+)\.tmp", path.name)
+                if match and not _runs(int(match["process"])):
+                    found.append(path)
+        return found
 
     def buffer(self, buffer_name: str) -> Path:
         """The prefix of a batch's files: `_state.npy` and so on are appended to it."""

@@ -189,6 +189,46 @@ class FrameBuffer:
         self._last_frames[place] = frame
         return place
 
+    def tail(self, first: int, end: int) -> dict[str, Any]:
+        """The transitions that came in as number `first` … `end` − 1, which must all be held.
+
+        With the frames before the first, which its state needs.
+        """
+        row = np.arange(first, end) % self.max_size
+        last_frame = self._last_frame[row]
+        is_last = last_frame >= 0
+        earliest = max(0, first - self.history + 1)
+        # Where the newest ended its episode, its successor is not in the ring.
+        frames = self._frames(np.arange(earliest, end + (not is_last[-1])))
+        arrays = {
+            "action": self._action[row],
+            "reward": self._reward[row],
+            "not_done": self._not_done[row],
+            "age": self._age[row],
+            "is_last": is_last,
+            "last_frames": self._last_frames[last_frame[is_last]],
+            "frames": frames,
+        }
+        numbers = {"first": first, "earliest": earliest}
+        return numbers | {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def extend(self, tail: dict[str, Any]) -> None:
+        """Put back what `tail` gave, as the newest transitions."""
+        arrays = {name: part.numpy() for name, part in tail.items() if isinstance(part, Tensor)}
+        end = tail["first"] + len(arrays["reward"])
+        row, is_last = np.arange(tail["first"], end) % self.max_size, arrays["is_last"]
+        for name in ("action", "reward", "not_done", "age"):
+            getattr(self, f"_{name}")[row] = arrays[name]
+        for number, frame in enumerate(arrays["frames"], tail["earliest"]):
+            self._write(number, frame)
+        overwritten = self._last_frame[row]
+        self._free += overwritten[overwritten >= 0].tolist()
+        self._last_frame[row] = -1
+        for place, frame in zip(row[is_last], arrays["last_frames"], strict=True):
+            self._last_frame[place] = self._keep(frame)
+        self._begins = bool(is_last[-1])
+        self.added, self.ptr, self.size = end, end % self.max_size, min(end, self.max_size)
+
     def save(self, prefix: str | Path, record: dict[str, Any] | None = None) -> None:
         """Write the batch, oldest transition first, and `record` as json; all files or none.
 

@@ -2,6 +2,7 @@
 
 import io
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -82,7 +83,9 @@ class Mean:
     A figure that some updates do not give is the mean over those that do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        """`device`: where a saved state's sums are put back."""
+        self.device = device
         self.totals: Figures = {}
         self.counts: dict[str, int] = {}
 
@@ -96,11 +99,24 @@ class Mean:
                 # A copy, summed in place: thousands of small tensors kept would fragment the heap.
                 self.totals[name], self.counts[name] = value.clone(), 1
 
+    def means(self) -> dict[str, float]:
+        """The means so far, {} before the first update."""
+        return {name: float(total) / self.counts[name] for name, total in self.totals.items()}
+
     def take(self) -> dict[str, float]:
-        """The means so far, {} before the first update; starts anew."""
-        means = {name: float(total) / self.counts[name] for name, total in self.totals.items()}
+        """The means so far; starts anew."""
+        means = self.means()
         self.totals, self.counts = {}, {}
         return means
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums and their numbers."""
+        return {"totals": self.totals, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.totals = {name: total.to(self.device) for name, total in state["totals"].items()}
+        self.counts = state["counts"]
 
 
 def mean_figures(figures: Iterable[Figures]) -> dict[str, float]:
@@ -185,6 +201,9 @@ def read_state(path: str | Path, device: torch.device | str) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on a foreign file; the error below says it
+            with zipfile.ZipFile(path) as archive:  # its checksums, which torch does not look at
+                if archive.testzip():
+                    raise ValueError("a checksum differs")
             state = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None

@@ -1,4 +1,4 @@
-"""The offline stage, the same for every algorithm: learn, evaluate, record."""
+"""The offline stage, the same for every algorithm: learn, evaluate, record, go on."""
 
 import argparse
 import math
@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from common.checkpoint import Checkpoint
 from common.errors import InputError
 from common.record import Recorder
 
@@ -19,30 +20,58 @@ def learn(
     args: argparse.Namespace,
     evaluate: Callable[[], list[float]],
     recorder: Recorder,
+    checkpoint: Checkpoint,
     estimate_value: Callable[[], dict[str, float | None]] | None = None,
 ) -> None:
     """`max_timesteps` gradient steps, an evaluation after each `eval_freq` and after the last.
 
     Raises: InputError where a loss is no longer finite, naming it and the iteration.
     """
-    iterations, done = args.max_timesteps, 0
-    with tqdm(total=iterations, unit="it", disable=None) as progress:
-        while done < iterations:
-            block = min(args.eval_freq, iterations - done)
-            totals: dict[str, float] = {}
-            weights: dict[str, int] = {}  # a short chunk may lack a figure
-            for start in range(0, block, CHUNK):
-                chunk = min(CHUNK, block - start)
+    iterations, course = args.max_timesteps, Course()
+    checkpoint.hold(agent=agent, recorder=recorder, course=course)
+    checkpoint.resume()
+    with tqdm(total=iterations, initial=course.done, unit="it", disable=None) as progress:
+        while recorder.evaluated < iterations:
+            end = min(recorder.evaluated + args.eval_freq, iterations)
+            while course.done < end:
+                chunk = min(CHUNK, end - course.done)
                 figures = agent.train(replay_buffer, chunk, args.batch_size)
-                require_finite(figures, done + start + chunk)
-                for name, value in figures.items():
-                    totals[name] = totals.get(name, 0.0) + value * chunk
-                    weights[name] = weights.get(name, 0) + chunk
+                require_finite(figures, course.done + chunk)
+                course.add(figures, chunk)
                 progress.update(chunk)
-            done += block
-            means = {name: total / weights[name] for name, total in totals.items()}
-            value = estimate_value() if estimate_value else None
-            recorder.add(done, evaluate(), means, agent, value)
+                checkpoint.look()
+            with checkpoint.at_rest():
+                value = estimate_value() if estimate_value else None
+                recorder.add(end, evaluate(), course.means(), agent, value)
+            course.totals, course.weights = {}, {}
+
+
+class Course:
+    """How far the offline stage is: iterations done, and the figures since the last evaluation."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.totals: dict[str, float] = {}
+        self.weights: dict[str, int] = {}  # a short chunk may lack a figure
+
+    def add(self, figures: dict[str, float], iterations: int) -> None:
+        """Count so many iterations, whose mean figures these are."""
+        self.done += iterations
+        for name, value in figures.items():
+            self.totals[name] = self.totals.get(name, 0.0) + value * iterations
+            self.weights[name] = self.weights.get(name, 0) + iterations
+
+    def means(self) -> dict[str, float]:
+        """The mean of each figure."""
+        return {name: total / self.weights[name] for name, total in self.totals.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return vars(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """All of it."""
+        self.done, self.totals, self.weights = state["done"], state["totals"], state["weights"]
 
 
 def require_finite(figures: dict[str, float], step: int) -> None:

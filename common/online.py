@@ -8,10 +8,12 @@ import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
+from common.checkpoint import Checkpoint
 from common.networks import Mean
 from common.offline import require_finite
+from common.parts import BetweenEpisodes, Rows
 from common.record import Recorder
-from common.rollout import Episode, interact
+from common.rollout import Episode, Progress, interact
 
 
 def learn_online(
@@ -23,6 +25,7 @@ def learn_online(
     evaluate: Callable[[], list[float]],
     recorder: Recorder,
     save_batch: Callable[[list[Episode]], None],
+    checkpoint: Checkpoint,
     train_freq: int = 1,
 ) -> None:
     """`max_timesteps` steps of `act`, from `start_timesteps` on an update every `train_freq`.
@@ -30,22 +33,38 @@ def learn_online(
     An evaluation after each `eval_freq` steps and after the last. With --save_buffer
     `save_batch(finished episodes)` is called at the end, also where the stage ends before its time.
 
+    Checkpoints are written between episodes, where an environment has little to remember.
+
     Raises: InputError where a loss, a state or a reward is no longer finite.
     """
-    figures = Mean()
-    episodes: list[Episode] = []
-    steps = interact(env, act, args.max_timesteps, args.seed)
+    figures, played, evaluated = Mean(agent.device), Progress(), False
+    checkpoint.hold(
+        agent=agent,
+        recorder=recorder,
+        figures=figures,
+        played=played,
+        environment=BetweenEpisodes(env),
+        rows=Rows(replay_buffer, checkpoint.folder),
+    )
+    checkpoint.resume()
+    first, steps = played.timesteps, args.max_timesteps
+    interaction = interact(env, act, steps, args.seed, first=first)
     try:
-        for step in tqdm(steps, total=args.max_timesteps, unit="step", disable=None):
+        for step in tqdm(interaction, total=steps, initial=first, unit="step", disable=None):
             replay_buffer.add(*step.transition)
-            episodes += step.finished
-            done = step.timestep + 1
+            played.add(step)
+            done = played.timesteps
             if step.timestep >= args.start_timesteps and done % train_freq == 0:
                 figures.add(agent.update(replay_buffer.sample(args.batch_size)))
-            if done % args.eval_freq == 0 or done == args.max_timesteps:
+            if done % args.eval_freq == 0 or done == steps:
                 means = figures.take()
                 require_finite(means, done)
                 recorder.add(done, evaluate(), means, agent)
+                evaluated = True
+            if step.finished:
+                require_finite(figures.means(), done)
+                checkpoint.look(due=evaluated)
+                evaluated = False
     finally:
         if args.save_buffer and replay_buffer.size:
-            save_batch(episodes)
+            save_batch(played.episodes)

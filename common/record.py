@@ -108,14 +108,24 @@ class Recorder:
             "figures": [],
         }
         self._start = time.monotonic()
-        self._writer = None
-        if args.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
+        self._tensorboard, self._writer = args.tensorboard, None
 
-            folder = path.parent / "tensorboard" / path.stem
-            # tensorboard would draw the events of a run that is being replaced as part of this one.
-            shutil.rmtree(folder, ignore_errors=True)
-            self._writer = SummaryWriter(str(folder))
+    @property
+    def evaluated(self) -> int:
+        """Steps at the last evaluation; 0 before the first."""
+        return self.record["x"][-1] if self.record["x"] else 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record so far."""
+        self.record["seconds"] = round(time.monotonic() - self._start, 1)
+        return {"record": self.record}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a record; its events for tensorboard are written anew."""
+        self.record = state["record"]
+        self._start = time.monotonic() - self.record["seconds"]
+        for place in range(len(self.record["x"])):
+            self._show(place)
 
     def add(
         self,
@@ -135,17 +145,34 @@ class Recorder:
         self.record["returns"].append(returns)
         self.record["figures"].append(figures)
         self._save(agent)
+        self._show(len(self.record["x"]) - 1)
+
+    def _show(self, place: int) -> None:
+        """One evaluation on the screen, and for tensorboard."""
+        x, returns = self.record["x"][place], self.record["returns"][place]
+        value = self.record["values"][place] if "values" in self.record else {}
+        measured = {f"value_{k}": v for k, v in value.items() if v is not None}
+        figures = self.record["figures"][place] | measured
         mean = float(np.mean(returns))
-        measured = {f"value_{k}": v for k, v in (value or {}).items() if v is not None}
-        figures = figures | measured
         shown = "  ".join(f"{name} {number:.4g}" for name, number in figures.items())
         tqdm.write(
             f"{self.record['x_label']} {x:>9,}  return {mean:9.2f} ± {np.std(returns):.2f}  {shown}"
         )
-        if self._writer:
+        if self._tensorboard:
             for name, number in {"return": mean, **figures}.items():
-                self._writer.add_scalar(name, number, x)
-            self._writer.flush()
+                self._events.add_scalar(name, number, x)
+            self._events.flush()
+
+    @property
+    def _events(self) -> Any:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            folder = self.path.parent / "tensorboard" / self.path.stem
+            # tensorboard would draw the events of a run that is being replaced as part of this one.
+            shutil.rmtree(folder, ignore_errors=True)
+            self._writer = SummaryWriter(str(folder))
+        return self._writer
 
     def finish(self, **more: Any) -> None:
         """Mark the run as finished and add what else its record should say."""

@@ -152,6 +152,20 @@ class ReplayBuffer:
     def _take(self, index: Tensor) -> Batch:
         return Batch(*(column.index_select(0, index) for column in self._columns))
 
+    def tail(self, first: int, end: int) -> dict[str, Any]:
+        """The transitions that came in as number `first` … `end` − 1, which must all be held."""
+        row = torch.arange(first, end, device=self.device) % self.max_size
+        columns = self._take(row)._asdict()
+        return {"first": first} | {name: column.cpu() for name, column in columns.items()}
+
+    def extend(self, tail: dict[str, Any]) -> None:
+        """Put back what `tail` gave, as the newest transitions."""
+        end = tail["first"] + len(tail["reward"])
+        row = torch.arange(tail["first"], end, device=self.device) % self.max_size
+        for name, column in self._columns._asdict().items():
+            column[row] = tail[name].to(self.device)
+        self.added, self.ptr, self.size = end, end % self.max_size, min(end, self.max_size)
+
     def save(
         self,
         prefix: str | Path,
@@ -188,19 +202,26 @@ class ReplayBuffer:
 
         Returns: the number of transitions in the files, `self.size` being how many were kept.
         Raises: InputError naming the file (and the row) where a column is missing, damaged, empty,
-        of another length or width, holds NaN or infinity, or a `not_done` other than 0 and 1.
+        of another length or width, holds NaN or infinity, or a `not_done` other than 0 and 1;
+        where there is no memory for it.
         """
         arrays = read_columns(prefix, self._widths)
         total = len(arrays["state"])
         kept = total if size is None else min(size, total)
         oldest = self._saved_oldest(prefix, total)
         # All columns are checked before the first is replaced: a refused batch changes nothing.
-        columns = {
-            name: torch.from_numpy(
-                checked(column_path(prefix, name), array, oldest, kept, self._dtypes[name])
-            )
-            for name, array in arrays.items()
-        }
+        try:
+            columns = {
+                name: torch.from_numpy(
+                    checked(column_path(prefix, name), array, oldest, kept, self._dtypes[name])
+                )
+                for name, array in arrays.items()
+            }
+        except MemoryError:
+            raise InputError(
+                f"no memory for the {kept:,} transitions of {prefix}_*.npy; --buffer_size takes "
+                "the first of them"
+            ) from None
         if kept > self.max_size:
             self._allocate(kept)
         for name, column in columns.items():
@@ -270,3 +291,11 @@ class GrowingBatch:
             raise IndexError(f"the batch has {self.replay_buffer.size} transitions, no more came")
         device = self.replay_buffer.device
         return self.replay_buffer.rows(torch.randint(self.visible, (batch_size,), device=device))
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many transitions have been seen; the batch itself stays in its files."""
+        return {"visible": self.visible}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See on from there."""
+        self.visible = state["visible"]

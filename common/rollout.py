@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from common.checkpoint import Checkpoint
 from common.errors import InputError
+from common.parts import BetweenEpisodes, Rows
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SMALLEST_WEIGHT = 1e-3  # γ^t below which a discounted return counts no more rewards
@@ -53,19 +55,23 @@ def interact(
     timesteps: int,
     seed: int,
     begin_episode: Callable[[], None] = lambda: None,
+    first: int = 0,
 ) -> Iterator[Step]:
-    """`timesteps` steps of the policy `act(state, timestep)`, new episodes begun as old ones end.
+    """Steps `first` … `timesteps` − 1 of the policy `act(state, timestep)`, episode after episode.
 
-    The environment is seeded once, before the first episode. A step's `next_state` is the true
+    The environment is seeded once, before the first episode; where `first` is not 0 it must be as
+    that many steps, the last one an episode's, have left it. A step's `next_state` is the true
     successor, also where a time limit cut the episode.
+
+    Raises: InputError where the environment fails, and as `observed` does.
     """
-    state, _ = env.reset(seed=seed)
-    observed(env, state)
+    state = reset(env, first, seed if first == 0 else None)
     begin_episode()
     episode_return = 0.0
-    for timestep in range(timesteps):
+    for timestep in range(first, timesteps):
         action = act(state, timestep)
-        next_state, given, terminated, truncated, _ = env.step(action)
+        with blamed(env, timestep):
+            next_state, given, terminated, truncated, _ = env.step(action)
         reward = observed(env, next_state, given)
         ended = terminated or truncated
         episode_return += reward
@@ -73,10 +79,43 @@ def interact(
         yield Step(timestep, state, action, next_state, reward, terminated, truncated, finished)
         state = next_state
         if ended:
-            state, _ = env.reset()
-            observed(env, state)
+            state = reset(env, timestep + 1)
             begin_episode()
             episode_return = 0.0
+
+
+def reset(env: gym.Env, timestep: int, seed: int | None = None) -> np.ndarray:
+    """The first state of an episode. Raises: as `blamed` and `observed` do."""
+    with blamed(env, timestep):
+        state, _ = env.reset(seed=seed)
+    observed(env, state)
+    return state
+
+
+class blamed:
+    """Raises: InputError naming environment and step for any error of the environment's own.
+
+    A class, since a generator's context would cost as much as some environments' steps.
+    """
+
+    def __init__(self, env: gym.Env, timestep: int | None = None) -> None:
+        self.env, self.timestep = env, timestep
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, InputError | MemoryError):
+            where = "while evaluating" if self.timestep is None else f"at step {self.timestep:,}"
+            text = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"{_name(self.env)} failed {where} ({type(error).__name__}: {text}): mend the "
+                "environment; what was saved so far is kept"
+            ) from error
+
+
+def _name(env: gym.Env) -> str:
+    return env.spec.id if env.spec else "the environment"
 
 
 def observed(env: gym.Env, state: np.ndarray, reward: SupportsFloat = 0.0) -> float:
@@ -85,7 +124,7 @@ def observed(env: gym.Env, state: np.ndarray, reward: SupportsFloat = 0.0) -> fl
     Raises: InputError where the environment gives NaN, infinity, or states of another shape than
     it declares.
     """
-    name = env.spec.id if env.spec else "the environment"
+    name = _name(env)
     if np.shape(state) != env.observation_space.shape:
         raise InputError(
             f"{name} declares states of shape {env.observation_space.shape} and gave one of shape "
@@ -109,14 +148,51 @@ def collect(
     timesteps: int,
     seed: int,
     begin_episode: Callable[[], None] = lambda: None,
+    checkpoint: Checkpoint | None = None,
 ) -> list[Episode]:
     """Add `timesteps` transitions of a fixed policy; gives the finished episodes."""
-    episodes: list[Episode] = []
-    steps = interact(env, act, timesteps, seed, begin_episode)
-    for step in tqdm(steps, total=timesteps, unit="step", disable=None):
+    checkpoint, played = checkpoint or Checkpoint(), Progress()
+    checkpoint.hold(
+        played=played,
+        environment=BetweenEpisodes(env),
+        rows=Rows(replay_buffer, checkpoint.folder),
+    )
+    checkpoint.resume()
+    steps = interact(env, act, timesteps, seed, begin_episode, played.timesteps)
+    for step in tqdm(steps, total=timesteps, initial=played.timesteps, unit="step", disable=None):
         replay_buffer.add(*step.transition)
-        episodes += step.finished
-    return episodes
+        played.add(step)
+        if step.finished:
+            checkpoint.look()
+    return played.episodes
+
+
+class Progress:
+    """How far an interaction is: its steps, and the episodes that have ended."""
+
+    def __init__(self) -> None:
+        self.timesteps = 0
+        self.episodes: list[Episode] = []
+
+    def add(self, step: Step) -> None:
+        """Count one step."""
+        self.timesteps = step.timestep + 1
+        self.episodes += step.finished
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors: of short episodes there are very many."""
+        ends, returns = zip(*self.episodes, strict=True) if self.episodes else ((), ())
+        return {
+            "timesteps": self.timesteps,
+            "ends": torch.tensor(ends, dtype=torch.int64),
+            "returns": torch.tensor(returns, dtype=torch.float64),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put such a state back."""
+        self.timesteps = state["timesteps"]
+        pairs = zip(state["ends"].tolist(), state["returns"].tolist(), strict=True)
+        self.episodes = [Episode(*pair) for pair in pairs]
 
 
 @contextmanager
@@ -168,7 +244,10 @@ def play_episodes(
 ) -> Played:
     """The episodes of an evaluation, with their lengths. Raises: InputError as `observed` does."""
     with preserved_generators(seed + 100):
-        states = [env.reset(seed=seed + 100 + i)[0] for i, env in enumerate(envs)]
+        states = []
+        for i, env in enumerate(envs):
+            with blamed(env):
+                states.append(env.reset(seed=seed + 100 + i)[0])
         return play(select_action, envs, states, select_action(np.stack(states)))
 
 
@@ -193,7 +272,8 @@ def play(
     while True:
         still = []
         for i, action in zip(running, actions, strict=True):
-            states[i], reward, terminated, truncated, _ = envs[i].step(action)
+            with blamed(envs[i]):
+                states[i], reward, terminated, truncated, _ = envs[i].step(action)
             returns[i] += weight * observed(envs[i], states[i], reward)
             lengths[i] += 1
             if not (terminated or truncated):

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import mujoco
 import numpy as np
+import torch
 from gymnasium.envs.mujoco import MujocoEnv
 
 KEPT = 1000  # rows of a batch whose exact state is kept
@@ -50,7 +51,7 @@ def state_from_observation(env: gym.Env, observation: np.ndarray) -> np.ndarray 
     hidden = positions + velocities - len(observation)
     if not 0 <= hidden < positions:
         return None
-    env.reset()
+    env.reset(seed=0)  # the solver sets out from what a reset leaves: the same each time
     seen = np.asarray(observation, np.float64)
     inner.set_state(np.append(np.zeros(hidden), seen[:-velocities]), seen[-velocities:])
     same = np.allclose(inner._get_obs(), observation, rtol=1e-4, atol=1e-4)
@@ -74,6 +75,14 @@ class Snapshots:
             state = simulator_state(self.env)
             assert state is not None
             self._states[timestep] = state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states kept so far, by timestep."""
+        return {step: torch.from_numpy(state) for step, state in self._states.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put such states back."""
+        self._states = {step: one.numpy() for step, one in state.items()}
 
     def rows(self, replay_buffer: Any) -> np.ndarray | None:
         """(n, 1 + state) float64: a row's position from the oldest kept (0), and its state.

@@ -20,11 +20,13 @@ from BC import BC
 from BCQ import BCQ
 from BEAR import BEAR, KERNELS, MODES
 from common import cli, evaluation, rollout
+from common.checkpoint import Checkpoint
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
 from common.files import Folders, read_json, refuse_existing
 from common.offline import learn
 from common.online import learn_online
+from common.parts import Unchanged
 from common.record import Recorder, batch_record, require_env
 from common.replay import GrowingBatch, column_path
 from common.simulator import Snapshots
@@ -214,6 +216,16 @@ class NoisyPolicy:
         noise = self.generator.normal(0, self.gaussian_std * self.max_action, action.shape)
         return (action + noise).clip(-self.max_action, self.max_action).astype(np.float32)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The two generators."""
+        uniform = self.uniform.np_random.bit_generator.state
+        return {"uniform": uniform, "noise": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Draw on from there."""
+        self.uniform.np_random.bit_generator.state = state["uniform"]
+        self.generator.bit_generator.state = state["noise"]
+
 
 def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
@@ -227,10 +239,10 @@ def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]
     return lambda: rollout.evaluate(agent.select_action, envs, args.seed)
 
 
-def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
+def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 1: DDPG online, one update a step from `start_timesteps` on; saves the policy."""
     stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
-    refuse_existing([*folders.run_files("behavioral"), *stale], args.overwrite)
+    checkpoint.claim("behavioral", [*folders.run_files("behavioral"), *stale])
 
     env = make_env(args.env)
     agent = make_agent(args, env)
@@ -255,15 +267,16 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
         states = snapshots.rows(replay_buffer)
         replay_buffer.save(folders.buffer(args.buffer_name), record, states)
 
-    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, save_batch)
+    checkpoint.hold(noisy=noisy, snapshots=snapshots)
+    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint)
     recorder.finish()
 
 
-def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
+def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
-    results = folders.results(f"buffer_performance_{args.buffer_name}")
-    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
+    label = f"buffer_performance_{args.buffer_name}"
+    checkpoint.claim(label, folders.batch_files(args.buffer_name))
     env = make_env(args.env)
     model = cli.behavioural_policy(args)
     agent = make_agent(args, env)
@@ -274,27 +287,34 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     title = "Stage 2: generate a batch"
     shown = ["behavioral_seed", "behavioral_policy", "gaussian_std", "rand_action_p"]
     show_settings(title, DDPG, args, "buffer_name", *shown)
-    recorder = Recorder(results, args, "timesteps")
+    recorder = Recorder(folders.results(label), args, "timesteps")
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
         snapshots.look(timestep)
         return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
 
-    episodes = rollout.collect(env, act, replay_buffer, args.max_timesteps, args.seed)
+    checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy, snapshots=snapshots)
+    episodes = rollout.collect(
+        env, act, replay_buffer, args.max_timesteps, args.seed, checkpoint=checkpoint
+    )
     record = batch_record(args, model, episodes, replay_buffer)
     replay_buffer.save(prefix, record, snapshots.rows(replay_buffer))
     recorder.add(args.max_timesteps, evaluator(agent, args)(), {})
     recorder.finish(batch=record)
 
 
-def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
+def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
-    refuse_existing(folders.run_files(label), args.overwrite)
+    checkpoint.claim(label, folders.run_files(label))
     env, prefix = make_env(args.env), folders.buffer(args.buffer_name)
     replay_buffer = load_batch(args, prefix, env)
     batch = batch_in_use(prefix, replay_buffer)
-    seen = growing(args, batch, replay_buffer) if args.concurrent else replay_buffer
+    checkpoint.hold(batch=Unchanged(replay_buffer))
+    seen: ReplayBuffer | GrowingBatch = replay_buffer
+    if args.concurrent:
+        seen = growing(args, batch, replay_buffer)
+        checkpoint.hold(seen=seen)
 
     agent = make_agent(args, env)
     more: dict[str, Any] = {"batch": batch}
@@ -308,7 +328,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
     show_settings("Stage 3: learn offline", kind, args, *shown)
     model = folders.model(label)
     recorder = Recorder(folders.results(label), args, "iterations", model, **more)
-    learn(agent, seen, args, evaluator(agent, args), recorder, estimate)
+    learn(agent, seen, args, evaluator(agent, args), recorder, checkpoint, estimate)
     recorder.finish()
 
 

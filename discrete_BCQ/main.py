@@ -20,11 +20,13 @@ import numpy as np
 from BC import BC
 from BCQ import BCQ
 from common import cli, evaluation, rollout
+from common.checkpoint import Checkpoint
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
 from common.files import Folders, refuse_existing
 from common.offline import learn
 from common.online import learn_online
+from common.parts import Unchanged
 from common.record import Recorder, batch_record, require_env
 from common.replay import column_path
 from DQN import DQN
@@ -141,6 +143,14 @@ class NoisyPolicy:
             return int(self.generator.integers(self.num_actions))
         return self.agent.select_action(state)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The generator's state."""
+        return {"noise": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Draw on from there."""
+        self.generator.bit_generator.state = state["noise"]
+
 
 def epsilon(updates: int, args: argparse.Namespace) -> float:
     """ε of stage 1: linear in the updates from `initial_eps` to `end_eps`, then constant."""
@@ -173,10 +183,10 @@ def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[]
     return lambda: rollout.evaluate(act, envs, args.seed)
 
 
-def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
+def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 1: DQN online, one update every `train_freq` steps; saves the policy."""
     stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
-    refuse_existing([*folders.run_files("behavioral"), *stale], args.overwrite)
+    checkpoint.claim("behavioral", [*folders.run_files("behavioral"), *stale])
 
     env = make_env(args.env)
     resolve_by_kind(args, env)
@@ -200,16 +210,19 @@ def train_behavioral(args: argparse.Namespace, folders: Folders) -> None:
         record = batch_record(args, model, episodes, replay_buffer)
         replay_buffer.save(folders.buffer(args.buffer_name), record)
 
-    freq = args.train_freq
-    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, save_batch, freq)
+    checkpoint.hold(noisy=noisy)
+    learn_online(
+        env, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint,
+        args.train_freq,
+    )  # fmt: skip
     recorder.finish()
 
 
-def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
+def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
-    results = folders.results(f"buffer_performance_{args.buffer_name}")
-    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
+    label = f"buffer_performance_{args.buffer_name}"
+    checkpoint.claim(label, folders.batch_files(args.buffer_name))
     env = make_env(args.env)
     resolve_by_kind(args, env)
     model = cli.behavioural_policy(args)
@@ -220,7 +233,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     title = "Stage 2: generate a batch"
     shown = ["behavioral_seed", "behavioral_policy", "low_noise_p", "rand_action_p"]
     show_settings(title, DQN, args, "eval_eps", "buffer_name", *shown)
-    recorder = Recorder(results, args, "timesteps")
+    recorder = Recorder(folders.results(label), args, "timesteps")
     eps = args.rand_action_p
 
     def begin_episode() -> None:
@@ -231,8 +244,9 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     def act(state: np.ndarray, _timestep: int) -> int:
         return noisy(state, eps)
 
+    checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy)
     episodes = rollout.collect(
-        env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode
+        env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode, checkpoint
     )
     record = batch_record(args, model, episodes, replay_buffer)
     replay_buffer.save(prefix, record)
@@ -240,20 +254,21 @@ def generate_buffer(args: argparse.Namespace, folders: Folders) -> None:
     recorder.finish(batch=record)
 
 
-def learn_offline(args: argparse.Namespace, folders: Folders) -> None:
+def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
-    refuse_existing(folders.run_files(label), args.overwrite)
+    checkpoint.claim(label, folders.run_files(label))
     env = make_env(args.env)
     resolve_by_kind(args, env)
     replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
+    checkpoint.hold(batch=Unchanged(replay_buffer))
 
     agent = make_agent(args, env)
     kind, shown = ALGORITHMS[args.algorithm], ["buffer_name", "buffer_size", "batch_size"]
     show_settings("Stage 3: learn offline", kind, args, "eval_eps", *shown)
     recorder = Recorder(folders.results(label), args, "iterations", folders.model(label))
     evaluate = evaluator(agent, args, env)
-    learn(agent, replay_buffer, args, evaluate, recorder)
+    learn(agent, replay_buffer, args, evaluate, recorder, checkpoint)
     recorder.finish()
 
 

@@ -24,6 +24,7 @@ LEARNERS = ("BCQ", "DDPG", "BC", "VAE_BC", "DQN", "TD3_BC", "BEAR")
 # what tells experts apart as a seed does, and what decides a run's panel and label already.
 INCIDENTAL = {
     "seed", "threads", "device", "overwrite", "tensorboard", "true_value",
+    "checkpoint_minutes",
     "behavioral_seed", "save_buffer", "env", "buffer_name", "algorithm", "concurrent",
 }  # fmt: skip
 # What made the batch must agree as well. (`max_timesteps` is there as the number of transitions.)

@@ -197,14 +197,16 @@ def test_a_full_disk_leaves_no_half_batch_and_an_error_that_says_so(
     shutil.copytree(workflow[0] / "models", tmp_path / "models")
 
     def small_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, 16_000))  # the states need 24,128 bytes
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (16_000, 16_000)
+        )  # the first checkpoint needs more
 
     argv = [*PENDULUM, "--generate_buffer", "--max_timesteps", "2000", "--buffer_name", "Big"]
     before = snapshot(tmp_path)
     ran = shell("main.py", *argv, "--output_dir", str(tmp_path), cwd=FOLDER, preexec_fn=small_disk)
     assert ran.returncode == 1
     assert ran.stderr.startswith("error: cannot write ") and ran.stderr.count("\n") == 1
-    assert "Big_Pendulum-v1_0_state.npy" in ran.stderr and "free some space" in ran.stderr
+    assert "Big_Pendulum-v1_0/state.pt" in ran.stderr and "free some space" in ran.stderr
     assert snapshot(tmp_path) == before
 
 

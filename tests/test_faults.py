@@ -1,8 +1,11 @@
 """Faults that a hostile user found, each tested as a kind: nothing mixed, lost or half-said."""
 
+import os
+import shutil
+import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -10,11 +13,13 @@ import pytest
 import torch
 from conftest import Outcome, largest_file, load_variant
 from gymnasium import spaces
+from kills import differing
 from test_cli import done, folder, made, model, record, refused, toy  # noqa: F401
 from toy_envs import Reach
 
 import plot
 from common import cli
+from common.checkpoint import Checkpoint
 from common.environments import EPISODE_STEPS, make, with_time_limit
 from common.errors import InputError, run
 from common.files import read_array, replacing, write_json
@@ -96,7 +101,8 @@ def test_where_the_model_cannot_be_written_the_former_run_stays_whole(folder: Pa
     before = [path.read_bytes() for path in paths]
     with largest_file(100_000):
         outcome = toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
-    refused(folder, outcome, "cannot write", "DDPG_Robust_ToyReach-v0_0.pt:")
+    # The checkpoint, which holds as much as the model, is written before it.
+    refused(folder, outcome, "cannot write", "DDPG_Robust_ToyReach-v0_0/state.pt:")
     assert [path.read_bytes() for path in paths] == before
 
 
@@ -313,3 +319,131 @@ def test_a_figure_without_a_name_or_a_band_without_a_width_is_refused(
 ) -> None:
     np.save(tmp_path / "r_0.npy", np.ones(3))
     assert plotted(monkeypatch, tmp_path / "r_0.npy", *flags).status == 2
+
+
+# --- what happens while a run is under way: the last good state is kept, and goes on
+
+
+class Breaks(Reach):
+    """As Reach, with an error of its own at the steps `at`, counted over all instances."""
+
+    at: ClassVar[set[int]] = set()
+    error: ClassVar[BaseException] = RuntimeError("the motor\nis burnt")
+    steps: ClassVar[int] = 0
+
+    def step(self, action: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        type(self).steps += 1
+        if self.steps in self.at:
+            raise self.error
+        return super().step(action)
+
+
+gym.register("ToyBreaks-v0", "test_faults:Breaks", max_episode_steps=10)
+BREAKS = ["--env", "ToyBreaks-v0", "--save_buffer", "--checkpoint_minutes", "0"]
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, *at: int, error: BaseException | None = None) -> None:
+    monkeypatch.setattr(Breaks, "at", set(at))
+    monkeypatch.setattr(Breaks, "steps", 0)
+    if error:
+        monkeypatch.setattr(Breaks, "error", error)
+
+
+@pytest.mark.parametrize(("at", "where"), [(34, "at step 33"), (43, "while evaluating")])
+def test_an_error_of_an_environment_is_one_line_and_the_run_goes_on_when_it_is_mended(
+    at: int, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "whole", tmp_path / "broken"]
+    broken(monkeypatch)
+    done(toy(folders[0], "train", *BREAKS))
+    broken(monkeypatch, at)  # steps 41 to 50 are an evaluation's
+    outcome = toy(folders[1], "train", *BREAKS)
+    words = [f"ToyBreaks-v0 failed {where} (RuntimeError: the motor is burnt)", "mend"]
+    refused(folders[1], outcome, *words)
+    broken(monkeypatch)
+    assert "goes on where it stopped" in done(toy(folders[1], "train", *BREAKS))
+    assert differing(*folders) == []
+
+
+def test_ctrl_c_within_an_environment_is_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch, 7, error=KeyboardInterrupt())
+    assert toy(tmp_path, "train", *BREAKS).status == 130
+
+
+@pytest.mark.parametrize("stage", ["train", "learn"])
+def test_a_loss_that_is_nan_leaves_the_last_good_checkpoint(
+    stage: str,
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("common.offline.CHUNK", 1)
+    DDPG = load_variant("continuous_BCQ").DDPG.DDPG
+    folders = [tmp_path / "whole", tmp_path / "diverged"]
+    flags = ["--algorithm", "DDPG", "--checkpoint_minutes", "0"]
+    for path in folders:
+        if stage == "learn":
+            shutil.copytree(made, path)
+    done(toy(folders[0], stage, *flags))
+    update, calls = DDPG.update, 0
+
+    def diverges(self: Any, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        figures = update(self, batch)
+        if calls == 3:
+            self.actor.network[0].weight.data.fill_(float("nan"))
+            figures["critic_loss"] = torch.tensor(float("nan"))
+        return figures
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DDPG, "update", diverges)
+        refused(folders[1], toy(folders[1], stage, *flags), "critic_loss became nan by step")
+    assert "goes on where it stopped" in done(toy(folders[1], stage, *flags))
+    assert differing(*folders) == []
+
+
+def test_a_batch_that_memory_cannot_hold_is_one_line(
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("common.replay.checked", full)
+    refused(folder, toy(folder, "learn"), "no memory for the 50 transitions", "--buffer_size")
+
+
+def test_a_folder_that_vanishes_is_made_again_with_all_that_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "whole", tmp_path / "vanished"]
+    flags = ["--save_buffer", "--checkpoint_minutes", "0"]
+    done(toy(folders[0], "train", *flags))
+    look, looks = Checkpoint.look, 0
+
+    def hostile(self: Checkpoint, due: bool = False) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            shutil.rmtree(folders[1])
+        if looks == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        look(self, due)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "look", hostile)
+        assert toy(folders[1], "train", *flags).status == 143
+    done(toy(folders[1], "train", *flags))
+    assert differing(*folders) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_must_not_be_written_to_is_one_line(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        refused(tmp_path, toy(tmp_path, "train"), "cannot write", "choose another folder")
+    finally:
+        tmp_path.chmod(0o700)

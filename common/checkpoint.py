@@ -1,0 +1,193 @@
+"""Everything needed to go on exactly where a run stopped, and one process a run.
+
+A run's folder below checkpoints/ holds the `lock`, `state.pt` and the files of its replay buffer
+that this names. It is there from the run's first step to its end; what a killed run left is found
+in it and goes on.
+"""
+
+import argparse
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from common.errors import InputError, Stopped
+from common.files import Folders, refuse_existing
+from common.lock import Lock
+from common.parts import Generators, Part, Rows
+from common.sealed import read_sealed, write_sealed
+
+# Arguments that change nothing of what is learned (device and threads: but for rounding).
+INCIDENTAL = {
+    "output_dir", "overwrite", "tensorboard", "checkpoint_minutes", "device", "threads"
+}  # fmt: skip
+STATE, LOCK = "state.pt", "lock"
+
+
+@contextmanager
+def _remedied(path: Path) -> Iterator[None]:
+    """Raises: InputError, with what to do, for any error in reading a checkpoint."""
+    remedy = "--overwrite starts the run anew"
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}; {remedy}") from error
+    except Exception as error:  # whole, as its checksum says, but not what this code wrote
+        raise InputError(f"{path} does not fit this code ({error!r}); {remedy}") from error
+
+
+class Checkpoint:
+    """The parts of one run, saved together; a context, at whose end a finished run's state goes.
+
+    A stage claims its name, holds its parts, and resumes; from then on Ctrl-C and SIGTERM wait for
+    the next `look`, which saves and ends the program. A second one ends it at once. Without
+    arguments it saves nothing: for interaction outside a run.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace | None = None, folders: Folders | None = None
+    ) -> None:
+        self.args, self.folders = args, folders
+        self.folder: Path | None = None
+        self.parts: dict[str, Part] = {}
+        self._lock: Lock | None = None
+        self._found: dict[str, Any] | None = None
+        self._saved = 0.0
+        self._patient, self._asked = False, 0  # whether signals wait, and the one that does
+        self._handlers: dict[int, Any] = {}
+
+    def claim(self, label: str, files: list[Path]) -> None:
+        """Take the name of a run that makes `files`, and look for what an unfinished one left.
+
+        Raises: InputError where another process has it, where its checkpoint is damaged, and where
+        one of `files` exists and there is none; --overwrite begins anew.
+        """
+        assert self.args is not None and self.folders is not None
+        folder = self.folders.checkpoint(label)
+        self._lock, self.folder = Lock(folder / LOCK), folder
+        makes_batch = self.args.generate_buffer or self.args.train_behavioral
+        for path in self.folders.leftovers(label, self.args.buffer_name if makes_batch else None):
+            path.unlink()
+        if not (folder / STATE).exists():
+            refuse_existing(files, self.args.overwrite)
+        elif not self.args.overwrite:
+            with _remedied(folder / STATE):
+                self._found = read_sealed(folder / STATE)
+
+    def hold(self, **parts: Part) -> None:
+        """Name what belongs to the run's state."""
+        self.parts |= parts
+
+    def resume(self) -> None:
+        """Put every part back to where the run stopped, or save them where it begins.
+
+        Raises: InputError where the checkpoint is of other arguments, another batch or other code.
+        """
+        if self.folder is None:
+            return
+        self.hold(generators=Generators())  # the last to be put back: nothing draws after it
+        self._patient = True
+        if self._found is None:
+            return self.save()
+        with _remedied(self.folder / STATE):
+            self._require_arguments(self._found["arguments"])
+            for name, part in self.parts.items():
+                part.load_state_dict(self._found["parts"][name])
+        print(f"goes on where it stopped, from {self.folder / STATE}")
+        self._found, self._saved = None, time.monotonic()
+
+    def _arguments(self) -> dict[str, Any]:
+        plain = (str, int, float, bool, type(None))
+        return {
+            name: value if isinstance(value, plain) else str(value)
+            for name, value in vars(self.args).items()
+            if name not in INCIDENTAL
+        }
+
+    def _require_arguments(self, made_with: dict[str, Any]) -> None:
+        given = self._arguments()
+        differing = [
+            f"{name} {made_with.get(name)}, not {given.get(name)}"
+            for name in sorted(made_with.keys() | given.keys())
+            if made_with.get(name) != given.get(name)
+        ]
+        if differing:
+            raise InputError(
+                f"{self.folder} is of an unfinished run with other arguments "
+                f"({'; '.join(differing)}): with the same ones it goes on"
+            )
+
+    def save(self) -> None:
+        """Write every part. Raises: InputError where that fails; the former state then stays."""
+        if self.folder is None:
+            return
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        write_sealed(self.folder / STATE, {"arguments": self._arguments(), "parts": parts})
+        buffers = [part for part in self.parts.values() if isinstance(part, Rows)]
+        self._clean({STATE, *(name for part in buffers for name, *_ in part.files)})
+        self._saved = time.monotonic()
+
+    def _clean(self, keep: set[str]) -> None:
+        """Remove all else: rows overwritten since, what a killed run was writing."""
+        assert self.folder is not None
+        with suppress(OSError):  # someone else has
+            for path in self.folder.iterdir():
+                if path.name not in {LOCK, *keep}:
+                    path.unlink()
+
+    def look(self, due: bool = False) -> None:
+        """Called where the run could go on from: save if it is time, and end if that was asked.
+
+        Raises: Stopped after a signal.
+        """
+        if self.args is None:
+            return
+        late = time.monotonic() - self._saved >= 60 * self.args.checkpoint_minutes
+        if due or late or self._asked:
+            self.save()
+        if self._asked:
+            raise Stopped(self._asked)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Save; nothing of the state changes in the block, so that a signal ends it at once."""
+        self.look(due=True)
+        self._patient = False
+        try:
+            yield
+        finally:
+            self._patient = self.folder is not None
+
+    def _hear(self, signum: int, _frame: FrameType | None) -> None:
+        if not self._patient or self._asked:
+            raise Stopped(signum)
+        self._asked = signum
+        os.write(2, b"stopping at the next checkpoint; once more stops at once\n")
+
+    def __enter__(self) -> "Checkpoint":
+        if threading.current_thread() is threading.main_thread():
+            signals = (signal.SIGINT, signal.SIGTERM)
+            self._handlers = {one: signal.signal(one, self._hear) for one in signals}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        for one, handler in self._handlers.items():
+            signal.signal(one, handler)
+        if self.folder is None or self._lock is None:
+            return
+        if kind is None or not (self.folder / STATE).exists():
+            self._clean(set())
+        self._lock.release()
+        for folder in (self.folder, self.folder.parent):
+            with suppress(OSError):  # it holds a state, or other runs
+                folder.rmdir()

@@ -1,0 +1,136 @@
+"""What a checkpoint is made of beside agents and records, each with its state_dict."""
+
+import hashlib
+import random
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from common.errors import InputError
+from common.sealed import read_sealed, write_sealed
+
+PIECE = 10_000  # rows a file at most, so that no second copy of a large buffer is in memory
+PROBES = 100  # rows of a batch by which it is known again
+
+
+class Part(Protocol):
+    """Anything whose state is all that it needs to go on."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers, texts, and dicts and lists of them."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Put such a state back."""
+
+
+class Generators:
+    """The global random generators: python's, numpy's, torch's on the CPU and on CUDA."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Draws nothing."""
+        legacy: Any = np.random.get_state(legacy=False)
+        key = torch.from_numpy(legacy["state"]["key"].astype(np.int64))
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        return {
+            "python": random.getstate(),
+            "numpy": legacy | {"state": legacy["state"] | {"key": key}},
+            "torch": torch.get_rng_state(),
+            "cuda": cuda,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Where the devices are fewer than they were, the other ones' states are left out."""
+        random.setstate(state["python"])
+        legacy = state["numpy"]
+        key = legacy["state"]["key"].numpy().astype(np.uint32)
+        np.random.set_state(legacy | {"state": legacy["state"] | {"key": key}})
+        torch.set_rng_state(state["torch"])
+        if torch.cuda.is_initialized():
+            for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(one, device)
+
+
+class BetweenEpisodes:
+    """What an environment keeps from one episode to the next: its generator, and Atari's emulator.
+
+    An environment of a user's own that keeps more than gymnasium's `np_random` goes on from that
+    alone: such a run continues, but not exactly.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        self.inner: Any = env.unwrapped
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator's state; for Atari the emulator's too, which holds its sticky actions'."""
+        state = {"np_random": self.inner.np_random.bit_generator.state}
+        if hasattr(self.inner, "ale"):
+            state["ale"] = self.inner.clone_state(include_rng=True).serialize()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The environment is then to be reset without a seed."""
+        self.inner.np_random.bit_generator.state = state["np_random"]
+        if "ale" in state:
+            from ale_py import ALEState
+
+            self.inner.restore_state(ALEState(state["ale"]))
+
+
+class Rows:
+    """A replay buffer as it fills, in files beside the checkpoint that are never written again.
+
+    Each holds the rows that came in since the one before, so that a checkpoint costs what is new,
+    not what there is. Files whose rows a ring has overwritten are left out.
+    """
+
+    def __init__(self, replay_buffer: Any, folder: Path | None) -> None:
+        self.replay_buffer, self.folder = replay_buffer, folder
+        self.files: list[tuple[str, int, str]] = []  # name, the row after its last, sha256
+
+    def state_dict(self) -> dict[str, Any]:
+        """Writes what is new. Raises: InputError where it cannot be written."""
+        assert self.folder is not None
+        added, oldest = self.replay_buffer.added, self.replay_buffer.added - self.replay_buffer.size
+        self.files = [file for file in self.files if file[1] > oldest]
+        if not all((self.folder / name).exists() for name, *_ in self.files):
+            self.files = []  # someone has deleted the folder
+        first = max(oldest, self.files[-1][1] if self.files else 0)
+        for start in range(first, added, PIECE):
+            end = min(start + PIECE, added)
+            name = f"rows_{start}_{end}.pt"
+            digest = write_sealed(self.folder / name, self.replay_buffer.tail(start, end))
+            self.files.append((name, end, digest))
+        return {"files": self.files}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises: InputError where a file is missing or damaged."""
+        assert self.folder is not None
+        self.files = list(state["files"])
+        for name, _, digest in self.files:
+            self.replay_buffer.extend(read_sealed(self.folder / name, digest))
+
+
+class Unchanged:
+    """The batch of stage 3, which must be the one that the run began with.
+
+    Known by its length and 100 rows from its first to its last.
+    """
+
+    def __init__(self, replay_buffer: Any) -> None:
+        places = np.linspace(0, replay_buffer.size - 1, PROBES).astype(np.int64)
+        digest = hashlib.sha256(str(replay_buffer.size).encode())
+        for column in replay_buffer.rows(places):
+            digest.update(column.cpu().contiguous().numpy())
+        self.fingerprint = digest.hexdigest()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The batch's fingerprint."""
+        return {"fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises: InputError where the batch is another."""
+        if state["fingerprint"] != self.fingerprint:
+            raise InputError("the batch is not the one that the unfinished run learned from")
