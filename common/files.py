@@ -69,8 +69,8 @@ def read_array(path: str | Path) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
-    except (OSError, ValueError, EOFError, SyntaxError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # numpy raises nearly anything on a damaged header
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{path} is damaged or no .npy array ({reason}); make it again") from error
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path} is an archive of arrays (.npz), not one array (.npy)")
