@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def measure(variant: str, folder: Path) -> None:
         kind = main.ALGORITHMS[name]
         agent = kind(*main.dimensions(env), **hyper_parameters(kind, args))
         agent.train(buffer, 20, args.batch_size)
-        update = median_seconds(lambda a=agent: a.train(buffer, 10, args.batch_size), UPDATES // 10)
+        update = median_seconds(partial(agent.train, buffer, 10, args.batch_size), UPDATES // 10)
         checkpoint = checkpoint_of(name, agent=agent)
         checkpoint.resume()
         seconds = median_seconds(checkpoint.save, WRITES)

@@ -108,7 +108,8 @@ class Recorder:
             "figures": [],
         }
         self._start = time.monotonic()
-        self._tensorboard, self._writer = args.tensorboard, None
+        self._tensorboard = args.tensorboard
+        self._writer: Any = None
 
     @property
     def evaluated(self) -> int:

@@ -78,11 +78,11 @@ class Snapshots:
 
     def state_dict(self) -> dict[str, Any]:
         """The states kept so far, by timestep."""
-        return {step: torch.from_numpy(state) for step, state in self._states.items()}
+        return {str(step): torch.from_numpy(state) for step, state in self._states.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put such states back."""
-        self._states = {step: one.numpy() for step, one in state.items()}
+        self._states = {int(step): one.numpy() for step, one in state.items()}
 
     def rows(self, replay_buffer: Any) -> np.ndarray | None:
         """(n, 1 + state) float64: a row's position from the oldest kept (0), and its state.

@@ -87,12 +87,13 @@ def killed_and_finished(
 
 
 def comparable(folder: Path) -> dict[str, Any]:
-    """Every file's content by name; of a record all but the seconds."""
+    """Every file's content by name; of a record all but the seconds, and the code's commit."""
     content: dict[str, Any] = dict(snapshot(folder))
     for name in content:
         if name.endswith(".json"):
             record = json.loads(content[name])
-            record.pop("seconds", None)
+            for changing in ("seconds", "commit"):
+                record.pop(changing, None)
             content[name] = json.dumps(record)  # with the order of its keys
     return content
 

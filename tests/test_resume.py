@@ -334,8 +334,8 @@ def test_a_checkpoint_of_another_code_is_refused(unfinished: Path) -> None:
     path = unfinished / "checkpoints" / NAME / "state.pt"
     state = read_sealed(path)
     nothing: dict[str, Any] = {name: {} for name in state["parts"]}
-    for other in [{"parts": {}}, {"parts": nothing}, {"arguments": 3}]:
-        write_sealed(path, state | other)
+    for name, other in [("parts", {}), ("parts", nothing), ("arguments", 3)]:
+        write_sealed(path, state | {name: other})
         refused(unfinished, str(path.parent), "--overwrite")
 
 
