@@ -337,7 +337,10 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     model = evaluation.saved_policy(args, folders, ALGORITHMS)
     video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
     refuse_existing([video] if args.video else [], args.overwrite)
-    agent = make_agent(args, make_env(args.env))
+    try:
+        agent = make_agent(args, make_env(args.env))
+    except ValueError as error:  # a kernel that does not exist, say
+        raise InputError(f"the record of {model} does not fit: {error}") from error
     agent.load(model)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
     envs = [make_env(args.env) for _ in range(args.eval_episodes)]

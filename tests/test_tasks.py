@@ -289,6 +289,14 @@ def test_a_record_that_does_not_fit_is_refused(arguments: Any, message: str, fol
     refused(folder, toy(folder, "evaluate"), message, path.name)
 
 
+def test_a_recorded_kernel_that_does_not_exist_is_refused(folder: Path) -> None:
+    done(toy(folder, "learn", "--algorithm", "BEAR"))
+    path = folder / "results" / "BEAR_Robust_ToyReach-v0_0.json"
+    write_json(path, {"arguments": {"kernel_type": "foo"}})
+    outcome = toy(folder, "evaluate", "--algorithm", "BEAR")
+    refused(folder, outcome, "does not fit", "kernel_type is 'foo'; choose from laplacian")
+
+
 def test_without_a_record_the_flags_count_and_a_line_says_so(folder: Path) -> None:
     done(toy(folder, "learn", "--algorithm", "DQN"))
     (folder / "results" / "DQN_Robust_ToyReach-v0_0.json").unlink()
