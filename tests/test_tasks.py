@@ -12,7 +12,7 @@ from conftest import Outcome, load_variant, run_main, snapshot
 from test_cli import ALGORITHMS, TOY, done, made, model, toy
 
 from common.errors import InputError
-from common.files import write_array, write_json
+from common.files import write_json
 
 __all__ = ["made"]  # a fixture of test_cli, used here too
 
@@ -129,10 +129,19 @@ def test_learning_from_a_part_is_recorded_with_that_parts_episodes(folder: Path)
     assert json.loads((folder / "results" / name).read_text())["batch"] == whole
 
 
-def test_an_unfinished_run_names_its_batch_too(folder: Path) -> None:
-    reward = next((folder / "buffers").glob("*_reward.npy"))
-    write_array(reward, np.full((50, 1), 3e38, np.float32))
-    assert toy(folder, "learn", "--algorithm", "BC").status == 0
+def test_an_unfinished_run_names_its_batch_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(recorder: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.Recorder, "finish", stopped)
+    assert toy(folder, "learn").status == 130
+    record = json.loads((folder / "results" / "BCQ_Robust_ToyReach-v0_0.json").read_text())
+    assert record["finished"] is False and record["batch"] == batch(folder, "Robust")[1]
+
+
+def test_a_batch_whose_record_says_little_is_learned_from(folder: Path) -> None:
     write_json(folder / "buffers" / "Robust_ToyReach-v0_0.json", {"env": "ToyReach-v0"})
     done(toy(folder, "learn", "--algorithm", "VAE_BC"))
 
