@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from common import rollout
 from common.cli import hyper_parameters, typed_flags
 from common.errors import InputError
-from common.files import Folders, read_json, replacing
+from common.files import Folders, read_json, refuse_existing, replacing
 from common.scores import normalized_score
 
 
@@ -56,6 +57,26 @@ def _as_the_flag(record: Path, name: str, value: Any, default: Any) -> Any:
     if not alike:
         raise InputError(f"{record}: {name} is {value!r}, which no --{name} can be: repair it")
     return value
+
+
+def play(
+    args: argparse.Namespace,
+    folders: Folders,
+    model: Path,
+    act: Callable[[np.ndarray], Any],
+    make_env: Callable[..., gym.Env],
+) -> None:
+    """Print what `eval_episodes` episodes of the policy `act` earned; with --video film the first.
+
+    Raises: InputError where the video exists (unless --overwrite) or cannot be made.
+    """
+    video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
+    refuse_existing([video] if args.video else [], args.overwrite)
+    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    print(report(rollout.play_episodes(act, envs, args.seed), args.env))
+    if args.video:
+        record_video(video, partial(make_env, args.env), act, args.seed)
+        print(f"saved {video}")
 
 
 def report(played: rollout.Played, env_id: str) -> str:

@@ -23,7 +23,7 @@ from common import cli, evaluation, rollout
 from common.checkpoint import Checkpoint
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
-from common.files import Folders, read_json, refuse_existing
+from common.files import Folders, read_json
 from common.offline import learn
 from common.online import learn_online
 from common.parts import Unchanged
@@ -335,19 +335,13 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent without noise, and tell what it earned."""
     model = evaluation.saved_policy(args, folders, ALGORITHMS)
-    video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
-    refuse_existing([video] if args.video else [], args.overwrite)
     try:
         agent = make_agent(args, make_env(args.env))
     except ValueError as error:  # a kernel that does not exist, say
         raise InputError(f"the record of {model} does not fit: {error}") from error
     agent.load(model)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
-    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
-    print(evaluation.report(rollout.play_episodes(agent.select_action, envs, args.seed), args.env))
-    if args.video:
-        evaluation.record_video(video, partial(make_env, args.env), agent.select_action, args.seed)
-        print(f"saved {video}")
+    evaluation.play(args, folders, model, agent.select_action, make_env)
 
 
 def batch_in_use(prefix: Path, replay_buffer: ReplayBuffer) -> dict[str, Any]:

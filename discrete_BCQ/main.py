@@ -10,7 +10,6 @@ Algorithms", 2019, section 4 and appendix.
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from common import cli, evaluation, rollout
 from common.checkpoint import Checkpoint
 from common.cli import require_made, show_settings
 from common.errors import InputError, run
-from common.files import Folders, refuse_existing
+from common.files import Folders
 from common.offline import learn
 from common.online import learn_online
 from common.parts import Unchanged
@@ -275,19 +274,13 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent with ε `eval_eps`, and tell what it earned."""
     model = evaluation.saved_policy(args, folders, ALGORITHMS)
-    video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
-    refuse_existing([video] if args.video else [], args.overwrite)
     env = make_env(args.env)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
     agent.load(model)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args, "eval_eps")
     act = evaluated(agent, args.eval_eps, dimensions(env)[1])
-    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
-    print(evaluation.report(rollout.play_episodes(act, envs, args.seed), args.env))
-    if args.video:
-        evaluation.record_video(video, partial(make_env, args.env), act, args.seed)
-        print(f"saved {video}")
+    evaluation.play(args, folders, model, act, make_env)
 
 
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
