@@ -1,0 +1,1 @@
+"""What a policy is worth, and what it does, judged from logged transitions alone."""
