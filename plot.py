@@ -84,7 +84,7 @@ def main() -> None:
             figure.savefig(png, format="png")
             # A fixed date makes the same figure the same file.
             figure.savefig(pdf, format="pdf", metadata={"CreationDate": None})
-            csv.write_text(table.to_csv(rows), encoding="utf-8")
+            csv.write_text(table.to_csv(rows), encoding="utf-8", errors="backslashreplace")
     print(table.to_markdown(rows, args.interval))
     say(f"saved {', '.join(map(str, targets))}")
 

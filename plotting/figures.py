@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, SymmetricalLogLocator
 
 from common.errors import InputError
+from plotting.names import in_figure
 from plotting.panels import BATCHES, LEARNERS, Panel, interval, place_in
 from plotting.runs import AVERAGE, BEHAVIOUR, Run, say
 
@@ -81,7 +82,7 @@ def draw_returns(
     """Learning curves, the behavioural agent's own curve or its policy's line, the batch's line."""
     for name, runs in panel.learners.items():
         y = np.stack([run.y for run in runs])
-        draw_curve(axes, name, runs[0].x, y, kind, spread, **looks[name])
+        draw_curve(axes, in_figure(name), runs[0].x, y, kind, spread, **looks[name])
     learners = list(itertools.chain(*panel.learners.values()))
     place, shift, end = axes, 0.0, np.inf
     if learners and panel.online:
@@ -99,14 +100,14 @@ def draw_returns(
         x, y = runs[0].x - shift, np.stack([run.y for run in runs])
         seen = (x > 0) & (x <= end)
         look: dict[str, Any] = {"color": GREY, "linestyle": ALONE[BEHAVIOUR], "zorder": 3}
-        draw_curve(place, name, x[seen], y[:, seen], kind, spread, **look)
+        draw_curve(place, in_figure(name), x[seen], y[:, seen], kind, spread, **look)
         finish_x(place)
     lines = {name: np.mean([run.y[-1] for run in runs]) for name, runs in panel.generated.items()}
     if len(panel.batch_returns):
         lines[AVERAGE] = panel.batch_returns.mean()
     for name, height in lines.items():
         dashes = ALONE.get(name, ALONE[BEHAVIOUR])
-        axes.axhline(float(height), color=GREY, linestyle=dashes, label=name, zorder=3)
+        axes.axhline(float(height), color=GREY, linestyle=dashes, label=in_figure(name), zorder=3)
 
 
 def draw_values(
@@ -120,10 +121,11 @@ def draw_values(
                 say(f"{name} on {panel.env}, batch {panel.batch}: not every seed has estimates")
             continue
         values = np.stack([run.values for run in runs if run.values is not None])
-        draw_curve(axes, name, runs[0].x, values[..., 0], kind, spread, **looks[name])
+        label, x = in_figure(name), runs[0].x
+        draw_curve(axes, label, x, values[..., 0], kind, spread, **looks[name])
         dotted = looks[name] | {"linestyle": ":", "markerfacecolor": "white", "linewidth": 1.4}
         dotted["markeredgecolor"] = looks[name]["color"]
-        draw_curve(axes, f"_true value of {name}", runs[0].x, values[..., 1], kind, 0, **dotted)
+        draw_curve(axes, f"_true value of {label}", x, values[..., 1], kind, 0, **dotted)
         true.append(values[..., 1].mean(0))
     drawn = [np.asarray(line.get_ydata(), float) for line in axes.get_lines()]
     if not drawn:
@@ -180,10 +182,10 @@ def grid(panels: list[Panel], share_y: bool) -> tuple[Figure, list[Axes]]:
     for (row, column), panel in zip(places, panels, strict=True):
         axes = every[row, column]
         title = f"batch {panel.batch}" if panel.batch else "behavioural training"
-        axes.set_title(title if panel.env else panel.batch)
+        axes.set_title(in_figure(title if panel.env else panel.batch))
         if column == min(c for r, c in places if r == row):
             unit = "undiscounted return" if share_y else "mean Q"
-            axes.set_ylabel(f"{panel.env}\n{unit}".strip())
+            axes.set_ylabel(f"{in_figure(panel.env)}\n{unit}" if panel.env else unit)
             axes.tick_params(labelleft=True)
     return figure, [every[place] for place in places]
 
@@ -206,7 +208,7 @@ def by_batch(panels: list[Panel], what: str, kind: str, spread: float) -> Figure
         draw(axes, panel, looks, kind, spread)
         curves = list(itertools.chain(*panel.learners.values(), *panel.online.values()))
         if curves:
-            axes.set_xlabel(curves[0].x_label)
+            axes.set_xlabel(in_figure(curves[0].x_label))
             finish_x(axes)
         else:
             axes.set_xticks([])
@@ -220,7 +222,7 @@ def add_legend(figure: Figure, panels: list[Panel], what: str, kind: str, spread
     for panel in panels:
         for groups in (panel.learners, panel.online, panel.generated):
             for name, seeds in groups.items():
-                numbers[name].add(len(seeds))
+                numbers[in_figure(name)].add(len(seeds))
         numbers[AVERAGE].add(len(panel.batch_returns))
     handles: dict[str, Any] = {}
     for axes in figure.axes:
@@ -239,7 +241,8 @@ def add_legend(figure: Figure, panels: list[Panel], what: str, kind: str, spread
         } - {""}
         if any(str(line.get_label())[:5] == "_true" for one in figure.axes for line in one.lines):
             drawn.append(Line2D([], [], color=GREY, linestyle=":", linewidth=1.4))
-            source = f" (from the {' or '.join(sorted(sources))})" if sources else ""
+            found = " or ".join(map(in_figure, sorted(sources)))
+            source = f" (from the {found})" if sources else ""
             labels.append(f"true value, in the same colour{source}")
     shade = f"{spread:g} standard deviations" if spread != 0.5 else "half a standard deviation"
     shade = "95% bootstrap interval" if kind == "bootstrap" else f"± {shade}"

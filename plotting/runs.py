@@ -58,7 +58,7 @@ def read_run(path: Path) -> Run:
         raise InputError(f"{path} has shape {y.shape}: saved evaluations are one number each, (N,)")
     if not record_path.exists():
         # Another code's evaluations: the name is all that is known of them.
-        label, x = re.sub(r"_\d+$", "", path.stem), np.arange(1, len(y) + 1)
+        label, x = re.sub(r"(?<=.)_\d+$", "", path.stem), np.arange(1, len(y) + 1)
         return Run(path, FOREIGN, "", FOREIGN, label, str(path), x, "evaluations", y, x[-1])
     record = read_json(record_path)
     try:

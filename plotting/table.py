@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from common.scores import normalized_score
+from plotting.names import in_table
 from plotting.panels import Panel, behaviour_of, interval, meanwhile
 from plotting.runs import AVERAGE, BEHAVIOUR, LAST, Run
 
@@ -120,8 +121,9 @@ def to_markdown(made: list[dict[str, Any]], kind: str) -> str:
         if row["planned"] and row["steps"] and row["steps"] < row["planned"]:
             steps += f" of {row['planned']:,d}"
         cells = [
-            row["environment"] or "(none)", row["batch"] or "(online)", row["learner"], row["n"],
-            steps, final, *(_shown(row[key]) for key in ("last", "best")),
+            in_table(row["environment"] or "(none)"), in_table(row["batch"] or "(online)"),
+            in_table(row["learner"]), row["n"], steps, final,
+            *(_shown(row[key]) for key in ("last", "best")),
             _shown(row["percent_of_behaviour"]), _shown(row["percent_difference"], "+.1f"),
             _shown(row["d4rl_score"]),
         ]  # fmt: skip

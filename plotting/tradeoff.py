@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from common.errors import InputError
 from plotting.figures import COLUMN, span
+from plotting.names import in_figure
 from plotting.panels import Panel, behaviour_of, cut, differing
 from plotting.runs import BEHAVIOUR, LAST, Run
 
@@ -85,7 +86,7 @@ def draw_heat_map(
             )  # fmt: skip
     bar = figure.colorbar(mesh, ax=axes, label=f"return, mean of the last {LAST} evaluations")
     bar.outline.set_linewidth(0.6)
-    title = f"{panel.env}, batch {panel.batch}"
+    title = in_figure(f"{panel.env}, batch {panel.batch}")
     behaviour = [found.final for run in here if (found := behaviour_of(run, runs))]
     facts = [f"n = {span(seeds)}"] if len(seeds) == 1 else []
     if behaviour:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -17,6 +18,7 @@ from matplotlib.colors import to_hex
 import plot
 from common.errors import InputError
 from plotting import figures, table
+from plotting.names import in_figure, in_table
 from plotting.panels import cut, experiments, interval, panels
 from plotting.runs import read_run, read_runs
 from plotting.tradeoff import tradeoff
@@ -622,3 +624,64 @@ def test_the_tables_of_the_theory_are_passed_over(
     table_of = ROOT / "results" / "reference" / "tabular" / "tabular_theorem_4_0.npy"
     assert [one.path for one in read_runs([run, table_of])] == [run]
     assert "tabular_theorem_4_0.npy: passed over" in capsys.readouterr().err
+
+
+# Names
+
+
+STRANGE = [
+    "F$$",
+    "a $\\frac$ b",
+    "_hidden",
+    "_0",
+    "a|b",
+    "a\\|b",
+    "two\nlines",
+    "\x1b[31mred",
+    "\udcff",
+]
+
+
+@pytest.mark.parametrize("figure", ["batches", "values", "tradeoff"])
+def test_any_recorded_name_is_drawn_and_stays_in_its_cell(
+    figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    values = estimates((1, 1), (2, 2))
+    paths = []
+    for number, name in enumerate([*STRANGE, ""]):
+        names: dict[str, Any] = {"env": name, "buffer_name": name, "x_label": name}
+        names |= {"value_pairs": {"source": name}, "values": values}
+        paths += [
+            saved(tmp_path, f"{number}", [1.0, 2.0], **names, algorithm=name),
+            saved(tmp_path, f"{number}_bcq", [1.0, 2.0], **names),
+        ]
+    drawn(monkeypatch, *paths, "--figure", figure, "--output", tmp_path / "f")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    cells = [len(re.split(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows]
+    assert cells == [13] * (2 + len(paths))
+    with (tmp_path / "f.csv").open(newline="", encoding="utf-8") as file:
+        learners = {row["learner"] for row in csv.DictReader(file)}
+    assert learners == {"BCQ", "", *STRANGE[:-1], r"\udcff"}
+    if figure != "tradeoff":
+        shown = legend(figure_of(paths, figure))
+        assert len(shown) == 2 + len(STRANGE) + (figure == "values")
+
+
+def test_any_file_name_is_drawn_with_an_entry_in_the_legend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    paths = [tmp_path / f"{name}.npy" for name in STRANGE]
+    for path in paths:
+        np.save(path, np.ones(3))
+    drawn(monkeypatch, *paths, "--output", tmp_path / "f")
+    assert capsys.readouterr().out.count("| (none) | no record |") == len(paths)
+    entries = legend(figure_of(paths))
+    assert len(entries) == len(paths)
+    assert all(entry.endswith(" (n = 1)") and entry[0] != "_" for entry in entries)
+
+
+def test_a_name_is_shown_as_it_is() -> None:
+    assert in_figure("VAE_BC, phi 0.05") == in_table("VAE_BC, phi 0.05") == "VAE_BC, phi 0.05"
+    assert in_figure("_a") == "\u200b_a" and in_figure("$x$") == r"\$x\$"
+    assert in_table("a|b") == r"a\|b" and in_table("a\\|") == r"a\\\|"
+    assert in_table("a\nb") == r"a\\nb" and in_figure("\x1b") == r"\x1b"
