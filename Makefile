@@ -54,7 +54,7 @@ slow: $(VENV)/.checks
 check: $(VENV)/.checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy common imports plotting plot.py import_dataset.py tests benchmarks
+	$(BIN)/mypy common datasets plotting plot.py import_dataset.py tests benchmarks
 	cd continuous_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 	cd discrete_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 	cd tabular_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .

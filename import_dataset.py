@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.cli import folder, name, whole
-from common.environments import MUJOCO, announce_current_id, current_id
+from common.arguments import folder, name, whole
+from common.data.replay import ReplayBuffer, column_path
+from common.environment.making import MUJOCO, announce_current_id, current_id
+from common.environment.scores import normalized_score
 from common.errors import InputError, run
 from common.files import ROOT, Folders, refuse_existing
-from common.record import provenance, require_env
-from common.replay import ReplayBuffer, column_path
-from common.scores import normalized_score
-from imports import batch, d4rl, dqn_replay, minari_sets, tables
-from imports.rows import Transitions
-from imports.task import Task, base_and_version, task_of
+from common.run.record import provenance, require_env
+from datasets import batch, d4rl, dqn_replay, minari_sets, tables
+from datasets.rows import Transitions
+from datasets.task import Task, base_and_version, task_of
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

@@ -47,10 +47,10 @@ def measure(variant: str, folder: Path) -> None:
     """The lines of one variant."""
     sys.path[:0] = [str(ROOT), str(ROOT / variant)]
     import main  # type: ignore[import-not-found]
-    from common.checkpoint import Checkpoint
-    from common.cli import hyper_parameters
     from common.files import Folders
-    from common.parts import Rows
+    from common.resume.checkpoint import Checkpoint
+    from common.resume.parts import Rows
+    from common.run.flags import hyper_parameters
 
     env_id = "Hopper-v4" if variant == "continuous_BCQ" else "LunarLander-v3"
     args = main.parse_args(["--env", env_id, "--device", "cpu"])

@@ -58,7 +58,7 @@ def parameters(*modules: Any) -> int:
 
 def filled_buffer() -> Any:
     """This repository's replay buffer, holding `transitions()`."""
-    from common.replay import ReplayBuffer
+    from common.data.replay import ReplayBuffer
 
     buffer = ReplayBuffer(STATE_DIM, ACTION_DIM, "cpu", TRANSITIONS)
     data = transitions()

@@ -36,7 +36,7 @@ PATHS = [str(Path(__file__).parent), str(ROOT / "discrete_BCQ"), str(ROOT)]
 
 def made_up_batch(kind: str) -> Any:
     """A batch as the buffers give it: bytes on Atari, float32 vectors else."""
-    from common.replay import Batch
+    from common.data.replay import Batch
 
     shape, actions, size = SIZES[kind]
     if kind == "atari":
@@ -129,7 +129,7 @@ def sampling(rounds: int) -> None:
     """Print the milliseconds to sample 32 states and successors, from memory and from files."""
     import tempfile
 
-    from common.frames import FrameBuffer
+    from common.data.frames import FrameBuffer
 
     buffer = FrameBuffer((4, 84, 84), "cpu", 20_000)
     frames = np.random.default_rng(0).integers(0, 256, (5, 84, 84), dtype=np.uint8)

@@ -97,12 +97,12 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def best(model: Path) -> Path:
+def best_path(model: Path) -> Path:
     """Where the agent of a run's best evaluation lies, beside `model`, the one evaluated last."""
     return model.with_stem(f"{model.stem}_best")
 
 
-def values(results: Path) -> Path:
+def values_path(results: Path) -> Path:
     """Where the value estimates of a run lie, beside its evaluations."""
     return results.with_stem(f"{results.stem}_value")
 
@@ -140,7 +140,13 @@ class Folders:
     def run_files(self, label: str) -> list[Path]:
         """Every file of a run that learns: what is recorded, the last and the best agent."""
         results, model = self.results(label), self.model(label)
-        return [results, results.with_suffix(".json"), values(results), model, best(model)]
+        return [
+            results,
+            results.with_suffix(".json"),
+            values_path(results),
+            model,
+            best_path(model),
+        ]
 
     def checkpoint(self, label: str) -> Path:
         """The folder of what an unfinished run needs to go on."""

@@ -5,31 +5,18 @@ the mean squared error.
 Shapes: B batch, S state_dim, A action_dim.
 """
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from DDPG import Actor
-from utils import (
-    Batch,
-    Figures,
-    FusedAdam,
-    ReplayBuffer,
-    load_agent,
-    load_state,
-    mean_figures,
-    save_state,
-    state_of,
-)
+from utils import Agent, Batch, Figures, FusedAdam
 
 LEARNING_RATE = 1e-3
 
 
-class BC:
+class BC(Agent):
     """The agent; it has no values, and so no critic and no targets."""
 
     def __init__(
@@ -54,27 +41,3 @@ class BC:
         actor_loss = self.actor_loss(batch.state, batch.action)
         self.actor_optimizer.minimize(actor_loss)
         return {"actor_loss": actor_loss.detach()}
-
-    def train(
-        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Network and optimiser: all that learning on needs."""
-        return state_of(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

@@ -11,8 +11,7 @@ Shapes: B batch, S state_dim, A action_dim, L = 2A latent, n candidates a state.
 """
 
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,17 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from utils import (
+    Agent,
     Batch,
     Figures,
+    Flag,
     FusedAdam,
-    ReplayBuffer,
-    load_agent,
-    load_state,
-    mean_figures,
+    count,
     mlp,
-    save_state,
+    nonnegative,
+    probability,
     soft_update,
-    state_of,
 )
 
 LEARNING_RATE = 1e-3  # all three networks, released code; the paper's table says the same
@@ -114,13 +112,20 @@ class VAE(nn.Module):
         return F.mse_loss(decoded, action) + 0.5 * kl
 
 
-class BCQ:
+class BCQ(Agent):
     """The agent. Hyper-parameters: γ discount, τ tau, λ lmbda, Φ phi, n target_candidates.
 
     target_candidates: actions valued at each s' (10). acting_candidates: actions among which the
     agent chooses when it acts (100). Differs from the paper: there both are n = 10; the released
     code acts with 100.
     """
+
+    FLAGS: ClassVar[dict[str, Flag]] = {
+        "lmbda": Flag(probability, "λ, weight of the smaller critic in the target"),
+        "phi": Flag(nonnegative, "Φ, largest perturbation, in units of max_action"),
+        "target_candidates": Flag(count, "n, candidate actions a state in the target"),
+        "acting_candidates": Flag(count, "candidate actions among which it chooses when acting"),
+    }
 
     def __init__(
         self,
@@ -212,27 +217,3 @@ class BCQ:
             "actor_loss": actor_loss.detach(),
             "q": q,
         }
-
-    def train(
-        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Networks, targets and optimisers: all that learning on needs."""
-        return state_of(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

@@ -13,8 +13,7 @@ Shapes: B batch, S state_dim, A action_dim, L = 2A latent, n samples a state. m 
 
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,17 +22,18 @@ from torch.nn import functional as F
 
 from BCQ import VAE, Critic
 from utils import (
+    Agent,
     Batch,
     Figures,
+    Flag,
     FusedAdam,
-    ReplayBuffer,
-    load_agent,
-    load_state,
-    mean_figures,
+    count,
     mlp,
-    save_state,
+    number_between,
+    positive,
+    probability,
     soft_update,
-    state_of,
+    whole,
 )
 
 LEARNING_RATE = 1e-3  # actor, critics, VAE and log α
@@ -105,7 +105,7 @@ class Multiplier(nn.Module):
         return self.log_alpha.exp()
 
 
-class BEAR:
+class BEAR(Agent):
     """The agent. Hyper-parameters: γ discount, τ tau, λ lmbda, σ mmd_sigma, and these.
 
     lagrange_thresh: largest log α. num_samples_match: n, samples of either side in the MMD.
@@ -114,6 +114,25 @@ class BEAR:
 
     Raises: ValueError for a kernel or a mode that does not exist.
     """
+
+    FLAGS: ClassVar[dict[str, Flag]] = {
+        "lmbda": Flag(probability, "λ, weight of the smaller critic in the target"),
+        "lagrange_thresh": Flag(
+            number_between(MIN_LOG_ALPHA, float("inf")),
+            "largest log α, α being the weight of the MMD; the smallest is -5",
+        ),
+        "num_samples_match": Flag(
+            count, "n, samples a state of the actor and of the VAE that the MMD compares"
+        ),
+        "mmd_sigma": Flag(positive, "σ, width of the MMD's kernel exp(-distance / 2σ)"),
+        "kernel_type": Flag(
+            str,
+            "distance of the MMD's kernel, 1-norm (laplacian) or squared 2-norm (gaussian)",
+            choices=list(KERNELS),
+        ),
+        "mode": Flag(str, "α by dual ascent on MMD <= 0.05, or 100", choices=MODES),
+        "warm_up": Flag(whole, "updates before the critics' value enters the actor's loss"),
+    }
 
     def __init__(
         self,
@@ -252,28 +271,3 @@ class BEAR:
             "alpha": self.alpha(),
             "q": q,
         }
-
-    def train(
-        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Networks, targets, log α, optimisers and the number of updates."""
-        return state_of(self) | {"updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-        self.updates = int(state["updates"])
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

@@ -9,27 +9,13 @@ Shapes: B batch, S state_dim, A action_dim.
 """
 
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from utils import (
-    Batch,
-    Figures,
-    FusedAdam,
-    ReplayBuffer,
-    load_agent,
-    load_state,
-    mean_figures,
-    mlp,
-    save_state,
-    soft_update,
-    state_of,
-)
+from utils import Agent, Batch, Figures, FusedAdam, mlp, soft_update
 
 # Differs from the paper: the BCQ paper's DDPG has actor lr 1e-4 and critic weight decay 1e-2; the
 # released code trains both at 1e-3 without decay.
@@ -65,7 +51,7 @@ class Critic(nn.Module):
         return self.network(torch.cat([state, action], 1))
 
 
-class DDPG:
+class DDPG(Agent):
     """The agent. Hyper-parameters: γ discount, τ tau."""
 
     def __init__(
@@ -129,27 +115,3 @@ class DDPG:
         soft_update(self.critic, self.critic_target, self.tau)
         soft_update(self.actor, self.actor_target, self.tau)
         return {"critic_loss": critic_loss.detach(), "actor_loss": actor_loss.detach(), "q": q}
-
-    def train(
-        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Networks, targets and optimisers: all that learning on needs."""
-        return state_of(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

@@ -7,27 +7,14 @@ Shapes: B batch, S state_dim, A action_dim, K bins.
 """
 
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from utils import (
-    Batch,
-    Figures,
-    FusedAdam,
-    ReplayBuffer,
-    load_agent,
-    load_state,
-    mean_figures,
-    mlp,
-    save_state,
-    soft_update,
-    state_of,
-)
+from utils import Agent, Batch, Figures, Flag, FusedAdam, at_least_two, mlp, soft_update
 
 LEARNING_RATE = 1e-3
 HIDDEN = [400, 300]
@@ -46,8 +33,12 @@ class Network(nn.Module):
         return self.network(state).unflatten(1, self.heads)
 
 
-class DQN:
+class DQN(Agent):
     """The agent. Hyper-parameters: γ discount, τ tau, K bins (evenly spaced in [−m, m])."""
+
+    FLAGS: ClassVar[dict[str, Flag]] = {
+        "bins": Flag(at_least_two, "K, values that each action dimension is split into"),
+    }
 
     def __init__(
         self,
@@ -107,27 +98,3 @@ class DQN:
 
         soft_update(self.network, self.network_target, self.tau)
         return {"value_loss": value_loss.detach(), "q": q.detach().mean()}
-
-    def train(
-        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 100
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Network, target and optimiser: all that learning on needs."""
-        return state_of(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

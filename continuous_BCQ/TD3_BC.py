@@ -11,8 +11,7 @@ Shapes: B batch, S state_dim, A action_dim. m is max_action, N the transitions o
 """
 
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,17 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from utils import (
+    Agent,
     Batch,
     Figures,
+    Flag,
     FusedAdam,
     ReplayBuffer,
-    load_agent,
-    load_state,
-    mean_figures,
     mlp,
-    save_state,
+    nonnegative,
     soft_update,
-    state_of,
 )
 
 LEARNING_RATE = 3e-4
@@ -94,7 +91,7 @@ class Normalisation(nn.Module):
         return (state - self.mean) / self.std
 
 
-class TD3_BC:
+class TD3_BC(Agent):
     """The agent. Hyper-parameters: γ discount, τ tau, α alpha, and whether states are normalised.
 
     The statistics of the states are those of the buffer that the first `train` is given, and stay:
@@ -102,6 +99,12 @@ class TD3_BC:
     normalize=False, states are taken as they are. `select_action`, `update` and `value` are given
     plain states; what they call (the losses, the networks) works on normalised ones.
     """
+
+    batch_size = 256
+    FLAGS: ClassVar[dict[str, Flag]] = {
+        "alpha": Flag(nonnegative, "α, weight of Q, scaled to a mean of 1, against cloning"),
+        "normalize": Flag(bool, "subtract the states' mean and divide by their std + 1e-3"),
+    }
 
     def __init__(
         self,
@@ -189,31 +192,9 @@ class TD3_BC:
         return figures
 
     def train(
-        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int = 256
+        self, replay_buffer: ReplayBuffer, iterations: int, batch_size: int | None = None
     ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure.
-
-        Before the first update, the statistics of the buffer's states are taken.
-        """
+        """As every agent; before the first update the statistics of the states are taken."""
         if self.normalize and self.updates == 0:
             self.normalised.fit(replay_buffer.state)
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Networks, targets, optimisers, the states' statistics and the number of updates."""
-        return state_of(self) | {"updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-        self.updates = int(state["updates"])
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)
+        return super().train(replay_buffer, iterations, batch_size)

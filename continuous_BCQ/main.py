@@ -16,30 +16,26 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from BC import BC
-from BCQ import BCQ
-from BEAR import BEAR, KERNELS, MODES
-from common import cli, evaluation, rollout
-from common.checkpoint import Checkpoint
-from common.cli import require_made, show_settings
+from common import arguments
+from common.agent import learners
+from common.data.replay import GrowingBatch, column_path
+from common.environment import rollout
+from common.environment.simulator import Snapshots
 from common.errors import InputError, run
 from common.files import Folders, read_json
-from common.offline import learn
-from common.online import learn_online
-from common.parts import Unchanged
-from common.record import Recorder, batch_record, require_env
-from common.replay import GrowingBatch, column_path
-from common.simulator import Snapshots
-from common.values import ValueEstimates
+from common.resume.checkpoint import Checkpoint
+from common.resume.parts import Unchanged
+from common.run import flags, playing, stages
+from common.run.collecting import collect
+from common.run.offline import learn
+from common.run.online import learn_online
+from common.run.record import Recorder, batch_record, require_env
+from common.run.stages import require_made, show_settings
+from common.run.true_values import ValueEstimates
 from DDPG import DDPG
-from DQN import DQN
-from TD3_BC import TD3_BC
 from utils import ReplayBuffer, dimensions, make_env
-from VAE_BC import VAE_BC
 
-ALGORITHMS: dict[str, type] = {
-    "BCQ": BCQ, "DDPG": DDPG, "BC": BC, "VAE_BC": VAE_BC, "DQN": DQN, "TD3_BC": TD3_BC, "BEAR": BEAR
-}  # fmt: skip
+ALGORITHMS = learners("BCQ", "DDPG", "BC", "VAE_BC", "DQN", "TD3_BC", "BEAR")
 CONCURRENT_SEED = 10_000  # added to --seed by --concurrent
 BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
@@ -63,56 +59,26 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         return " (default: 100, TD3_BC 256)"
 
     first_line = __doc__.splitlines()[0]
-    parser = cli.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
+    parser = flags.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
     add = parser.add_argument
     # Differs from the paper: 1,000 there; the released code takes 25,000.
     add(
         "--start_timesteps",
-        type=cli.whole,
+        type=arguments.whole,
         default=25000,
         help="stage 1: first steps, with uniform actions and no learning",
     )
     add(
         "--rand_action_p",
-        type=cli.probability,
+        type=arguments.probability,
         default=0.3,
         help="stage 2: probability of a uniform action",
     )
     add(
         "--gaussian_std",
-        type=cli.nonnegative,
+        type=arguments.nonnegative,
         default=0.3,
         help="σ of the exploration noise, in units of max_action (stages 1 and 2)",
-    )
-    add(
-        "--lmbda",
-        type=cli.probability,
-        default=0.75,
-        help="λ, BCQ and BEAR: weight of the smaller critic in the target",
-    )
-    add(
-        "--phi",
-        type=cli.nonnegative,
-        default=0.05,
-        help="Φ, BCQ: largest perturbation, in units of max_action",
-    )
-    add(
-        "--target_candidates",
-        type=cli.count,
-        default=10,
-        help="n, BCQ: candidate actions a state in the target",
-    )
-    add(
-        "--acting_candidates",
-        type=cli.count,
-        default=100,
-        help="BCQ: candidate actions among which it chooses when acting",
-    )
-    add(
-        "--bins",
-        type=number_of_bins,
-        default=10,
-        help="K, DQN: values that each action dimension is split into",
     )
     add(
         "--concurrent",
@@ -126,72 +92,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="stage 3: at each evaluation measure the discounted return of the policy from 100 "
         "pairs of the batch, beside what the critic says of them",
     )
-    add_td3_bc_and_bear(parser)
+    flags.add_learners_flags(parser, ALGORITHMS)
     args = parser.parse_args(argv)
     online = args.train_behavioral or args.generate_buffer
     learner = ALGORITHMS[BEHAVIOURAL if online else args.algorithm]
-    args.batch_size = args.batch_size or cli.default_batch_size(learner)
+    args.batch_size = args.batch_size or learner.batch_size
     return args
-
-
-def add_td3_bc_and_bear(parser: argparse.ArgumentParser) -> None:
-    """The flags that these two alone have."""
-    add = parser.add_argument
-    add(
-        "--alpha",
-        type=cli.nonnegative,
-        default=2.5,
-        help="α, TD3_BC: weight of Q, scaled to a mean of 1, against cloning",
-    )
-    add(
-        "--normalize",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="TD3_BC: subtract the mean of the batch's states and divide by their std + 1e-3",
-    )
-    add(
-        "--lagrange_thresh",
-        type=cli.number_between(-5, float("inf")),
-        default=10.0,
-        help="BEAR: largest log α, α being the weight of the MMD; the smallest is -5",
-    )
-    add(
-        "--num_samples_match",
-        type=cli.count,
-        default=5,
-        help="n, BEAR: samples a state of the actor and of the VAE that the MMD compares",
-    )
-    add(
-        "--mmd_sigma",
-        type=cli.positive,
-        default=20.0,
-        help="σ, BEAR: width of the MMD's kernel exp(-distance / 2σ)",
-    )
-    add(
-        "--kernel_type",
-        choices=list(KERNELS),
-        default="laplacian",
-        help="BEAR: distance of the MMD's kernel, 1-norm (laplacian) or squared 2-norm (gaussian)",
-    )
-    add(
-        "--mode",
-        choices=MODES,
-        default="auto",
-        help="BEAR: α by dual ascent on MMD <= 0.05, or 100",
-    )
-    add(
-        "--warm_up",
-        type=cli.whole,
-        default=40_000,
-        help="BEAR: updates before the critics' value enters the actor's loss",
-    )
-
-
-def number_of_bins(text: str) -> int:
-    """A whole number of at least 2."""
-    if cli.count(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text} leaves no choice: 2 values at least")
-    return cli.count(text)
 
 
 class NoisyPolicy:
@@ -229,8 +135,8 @@ class NoisyPolicy:
 
 def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
-    kind = ALGORITHMS[args.algorithm]
-    return kind(*dimensions(env), **cli.hyper_parameters(kind, args))
+    kind: Any = ALGORITHMS[args.algorithm]
+    return kind(*dimensions(env), **flags.hyper_parameters(kind, args))
 
 
 def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]:
@@ -246,7 +152,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
 
     env = make_env(args.env)
     agent = make_agent(args, env)
-    args.buffer_size = args.buffer_size or cli.ONLINE_BUFFER_SIZE
+    args.buffer_size = args.buffer_size or stages.ONLINE_BUFFER_SIZE
     kept = min(args.buffer_size, args.max_timesteps)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, kept)
     snapshots = Snapshots(env, range(args.max_timesteps - kept, args.max_timesteps), args.seed)
@@ -259,7 +165,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     recorder = Recorder(folders.results("behavioral"), args, "timesteps", model)
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
-        snapshots.look(timestep)
+        snapshots.keep(timestep)
         return noisy(state, uniform=timestep < args.start_timesteps)
 
     def save_batch(episodes: list[rollout.Episode]) -> None:
@@ -278,7 +184,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     label = f"buffer_performance_{args.buffer_name}"
     checkpoint.claim(label, folders.batch_files(args.buffer_name))
     env = make_env(args.env)
-    model = cli.behavioural_policy(args)
+    model = stages.behavioural_policy(args)
     agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
@@ -290,11 +196,11 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     recorder = Recorder(folders.results(label), args, "timesteps")
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
-        snapshots.look(timestep)
+        snapshots.keep(timestep)
         return noisy(state, uniform=noisy.generator.random() < args.rand_action_p)
 
     checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy, snapshots=snapshots)
-    episodes = rollout.collect(
+    episodes = collect(
         env, act, replay_buffer, args.max_timesteps, args.seed, checkpoint=checkpoint
     )
     record = batch_record(args, model, episodes, replay_buffer)
@@ -334,14 +240,14 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent without noise, and tell what it earned."""
-    model = evaluation.saved_policy(args, folders, ALGORITHMS)
+    model = playing.saved_policy(args, folders, ALGORITHMS)
     try:
         agent = make_agent(args, make_env(args.env))
     except ValueError as error:  # a kernel that does not exist, say
         raise InputError(f"the record of {model} does not fit: {error}") from error
     agent.load(model)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
-    evaluation.play(args, folders, model, agent.select_action, make_env)
+    playing.play(args, folders, model, agent.select_action, make_env)
 
 
 def batch_in_use(prefix: Path, replay_buffer: ReplayBuffer) -> dict[str, Any]:
@@ -404,8 +310,8 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
 
 def main() -> None:
     """Run the stage that the flags name."""
-    stages = cli.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
-    cli.run_stage(parse_args(), BEHAVIOURAL, stages)
+    mine = stages.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
+    stages.run_stage(parse_args(), BEHAVIOURAL, mine)
 
 
 if __name__ == "__main__":

@@ -11,35 +11,41 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from common.environments import make, needs_rescaling, require_choice, with_time_limit
-from common.errors import InputError
-from common.networks import (
-    Figures,
-    load_agent,
-    load_state,
-    mean_figures,
-    mlp,
-    save_state,
-    soft_update,
-    state_of,
+from common.agent import Agent, Figures
+from common.arguments import (
+    Flag,
+    at_least_two,
+    count,
+    nonnegative,
+    number_between,
+    positive,
+    probability,
+    whole,
 )
+from common.data.replay import Batch, ReplayBuffer
+from common.environment.making import make, needs_rescaling, require_choice, with_time_limit
+from common.errors import InputError
+from common.networks import mlp, soft_update
 from common.optimizer import FusedAdam
-from common.replay import Batch, ReplayBuffer
 
 __all__ = [
+    "Agent",
     "Batch",
     "Figures",
+    "Flag",
     "FusedAdam",
     "ReplayBuffer",
+    "at_least_two",
+    "count",
     "dimensions",
-    "load_agent",
-    "load_state",
     "make_env",
-    "mean_figures",
     "mlp",
-    "save_state",
+    "nonnegative",
+    "number_between",
+    "positive",
+    "probability",
     "soft_update",
-    "state_of",
+    "whole",
 ]
 
 

@@ -5,7 +5,6 @@ appendix: BCQ's imitation head with its loss, alone.
 Shapes: B batch, K num_actions, S state_shape: (S,) of a vector, (4, 84, 84) of Atari frames.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from utils import (
-    Batch,
-    Buffer,
-    Figures,
-    FusedAdam,
-    features,
-    head,
-    load_agent,
-    load_state,
-    mean_figures,
-    save_state,
-    state_of,
-)
+from utils import Agent, Batch, Figures, FusedAdam, features, head
 
 LOGIT_PENALTY = 0.01  # weight of the squared imitation logits in the loss, as in BCQ
 
@@ -43,8 +30,10 @@ class Network(nn.Module):
         return self.imitation(self.features(state))
 
 
-class BC:
+class BC(Agent):
     """The agent; it has no values and so no target network. The defaults are Atari's."""
+
+    batch_size = 32
 
     def __init__(
         self,
@@ -75,27 +64,3 @@ class BC:
         loss = self.imitation_loss(self.network(batch.state), batch.action)
         self.optimizer.minimize(loss)
         return {"imitation_loss": loss.detach()}
-
-    def train(
-        self, replay_buffer: Buffer, iterations: int, batch_size: int = 32
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Network and optimiser: all that learning on needs."""
-        return state_of(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

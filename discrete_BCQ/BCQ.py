@@ -11,8 +11,7 @@ Shapes: B batch, K num_actions, S state_shape: (S,) of a vector, (4, 84, 84) of 
 
 import math
 from copy import deepcopy
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,19 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from utils import (
+    Agent,
     Batch,
-    Buffer,
     Figures,
+    Flag,
     FusedAdam,
     SoftUpdate,
     as_input,
     features,
     head,
-    load_agent,
-    load_state,
-    mean_figures,
-    save_state,
-    state_of,
+    probability,
 )
 
 LOGIT_PENALTY = 0.01  # weight of the squared imitation logits in the loss
@@ -58,7 +54,7 @@ class Network(nn.Module):
         return self.value(self.features(state))
 
 
-class BCQ:
+class BCQ(Agent):
     """The agent. Hyper-parameters: γ discount, τ of the paper threshold; the defaults are Atari's.
 
     Every `target_update_freq` updates the target network moves by the rate `tau` towards the
@@ -66,6 +62,15 @@ class BCQ:
 
     Raises: ValueError for a threshold outside [0, 1].
     """
+
+    batch_size = 32
+    FLAGS: ClassVar[dict[str, Flag]] = {
+        "threshold": Flag(
+            probability,
+            "an action is allowed where G(a|s) / max G(.|s) is larger",
+            spelled="--BCQ_threshold",
+        ),
+    }
 
     def __init__(
         self,
@@ -144,28 +149,3 @@ class BCQ:
             "imitation_loss": imitation_loss.detach(),
             "q": q.detach().mean(),
         }
-
-    def train(
-        self, replay_buffer: Buffer, iterations: int, batch_size: int = 32
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Networks, optimiser and the number of updates: all that learning on needs."""
-        return state_of(self) | {"updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-        self.updates = int(state["updates"])
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

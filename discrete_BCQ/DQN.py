@@ -9,7 +9,6 @@ Shapes: B batch, K num_actions, S state_shape: (S,) of a vector, (4, 84, 84) of 
 """
 
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from utils import (
-    Batch,
-    Buffer,
-    Figures,
-    FusedAdam,
-    SoftUpdate,
-    features,
-    head,
-    load_agent,
-    load_state,
-    mean_figures,
-    save_state,
-    state_of,
-)
+from utils import Agent, Batch, Figures, FusedAdam, SoftUpdate, features, head
 
 
 class Network(nn.Module):
@@ -46,12 +32,14 @@ class Network(nn.Module):
         return self.value(self.features(state))
 
 
-class DQN:
+class DQN(Agent):
     """The agent. Hyper-parameters: γ discount; the defaults are Atari's.
 
     Every `target_update_freq` updates the target network moves by the rate `tau` towards the
     network: 1 is a full copy (Atari), 0.005 at every update is Polyak averaging (vectors).
     """
+
+    batch_size = 32
 
     def __init__(
         self,
@@ -104,28 +92,3 @@ class DQN:
         if self.updates % self.target_update_freq == 0:
             self.soft_update(self.tau)
         return {"value_loss": value_loss.detach(), "q": q.detach().mean()}
-
-    def train(
-        self, replay_buffer: Buffer, iterations: int, batch_size: int = 32
-    ) -> dict[str, float]:
-        """`iterations` updates on sampled batches; the mean of each figure."""
-        return mean_figures(
-            self.update(replay_buffer.sample(batch_size)) for _ in range(iterations)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Networks, optimiser and the number of updates: all that learning on needs."""
-        return state_of(self) | {"updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: InputError where `state` is of another algorithm or of other sizes."""
-        load_state(self, state)
-        self.updates = int(state["updates"])
-
-    def save(self, path: str | Path) -> None:
-        """Write the agent as one file. Raises: InputError where it cannot be written."""
-        save_state(path, self.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Act and learn on as the saved agent would. Raises: InputError for a foreign file."""
-        load_agent(self, path)

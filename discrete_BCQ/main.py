@@ -16,22 +16,24 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from BC import BC
-from BCQ import BCQ
-from common import cli, evaluation, rollout
-from common.checkpoint import Checkpoint
-from common.cli import require_made, show_settings
+from common import arguments
+from common.agent import learners
+from common.data.replay import column_path
+from common.environment import rollout
 from common.errors import InputError, run
 from common.files import Folders
-from common.offline import learn
-from common.online import learn_online
-from common.parts import Unchanged
-from common.record import Recorder, batch_record, require_env
-from common.replay import column_path
+from common.resume.checkpoint import Checkpoint
+from common.resume.parts import Unchanged
+from common.run import flags, playing, stages
+from common.run.collecting import collect
+from common.run.offline import learn
+from common.run.online import learn_online
+from common.run.record import Recorder, batch_record, require_env
+from common.run.stages import require_made, show_settings
 from DQN import DQN
 from utils import Buffer, dimensions, is_atari, make_buffer, make_env
 
-ALGORITHMS: dict[str, type] = {"BCQ": BCQ, "DQN": DQN, "BC": BC}
+ALGORITHMS = learners("BCQ", "DQN", "BC")
 # What the paper sets for Atari, and the released code for all else. `tau` is the rate at which the
 # target network moves every `target_update_freq` updates: 1 is a full copy.
 ATARI: dict[str, Any] = {
@@ -85,40 +87,36 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         return f" (default: Atari {ATARI[flag]:g}, vectors {VECTOR[flag]:g})"
 
     first_line = __doc__.splitlines()[0]
-    parser = cli.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
+    parser = flags.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
 
     def by_kind(flag: str, kind: Callable[[str], Any], text: str) -> None:
         parser.add_argument(f"--{flag}", type=kind, default=None, help=text + shown(flag))
 
-    by_kind("start_timesteps", cli.whole, "stage 1: first steps, uniform actions and no learning")
-    by_kind("initial_eps", cli.probability, "stage 1: ε, the probability of a uniform action")
-    by_kind("end_eps", cli.probability, "stage 1: ε after --eps_decay_period updates")
-    by_kind("eps_decay_period", cli.count, "stage 1: updates from --initial_eps to --end_eps")
-    by_kind("train_freq", cli.count, "stage 1: environment steps an update")
-    by_kind("eval_eps", cli.probability, "ε while evaluating")
-    by_kind("lr", cli.nonnegative, "Adam's learning rate")
-    by_kind("adam_eps", cli.nonnegative, "Adam's ε, added to the denominator")
-    by_kind("target_update_freq", cli.count, "updates between two of the target network")
+    by_kind(
+        "start_timesteps", arguments.whole, "stage 1: first steps, uniform actions and no learning"
+    )
+    by_kind("initial_eps", arguments.probability, "stage 1: ε, the probability of a uniform action")
+    by_kind("end_eps", arguments.probability, "stage 1: ε after --eps_decay_period updates")
+    by_kind("eps_decay_period", arguments.count, "stage 1: updates from --initial_eps to --end_eps")
+    by_kind("train_freq", arguments.count, "stage 1: environment steps an update")
+    by_kind("eval_eps", arguments.probability, "ε while evaluating")
+    by_kind("lr", arguments.nonnegative, "Adam's learning rate")
+    by_kind("adam_eps", arguments.nonnegative, "Adam's ε, added to the denominator")
+    by_kind("target_update_freq", arguments.count, "updates between two of the target network")
     add = parser.add_argument
     add(
-        "--BCQ_threshold",
-        dest="threshold",
-        type=cli.probability,
-        default=0.3,
-        help="BCQ: an action is allowed where G(a|s) / max G(.|s) is larger",
-    )
-    add(
         "--low_noise_p",
-        type=cli.probability,
+        type=arguments.probability,
         default=0.2,
         help=f"stage 2: probability that an episode is played with ε {LOW_NOISE_EPS}",
     )
     add(
         "--rand_action_p",
-        type=cli.probability,
+        type=arguments.probability,
         default=0.2,
         help="stage 2: ε of the other episodes",
     )
+    flags.add_learners_flags(parser, ALGORITHMS)
     return parser.parse_args(argv)
 
 
@@ -159,8 +157,8 @@ def epsilon(updates: int, args: argparse.Namespace) -> float:
 
 def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
-    kind = ALGORITHMS[args.algorithm]
-    return kind(*dimensions(env), **cli.hyper_parameters(kind, args))
+    kind: Any = ALGORITHMS[args.algorithm]
+    return kind(*dimensions(env), **flags.hyper_parameters(kind, args))
 
 
 def evaluated(agent: Any, eps: float, num_actions: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -190,7 +188,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     env = make_env(args.env)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
-    args.buffer_size = args.buffer_size or cli.ONLINE_BUFFER_SIZE
+    args.buffer_size = args.buffer_size or stages.ONLINE_BUFFER_SIZE
     kept = min(args.buffer_size, args.max_timesteps)
     replay_buffer = make_buffer(env, args.device, kept)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
@@ -224,7 +222,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     checkpoint.claim(label, folders.batch_files(args.buffer_name))
     env = make_env(args.env)
     resolve_by_kind(args, env)
-    model = cli.behavioural_policy(args)
+    model = stages.behavioural_policy(args)
     agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)
@@ -244,7 +242,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
         return noisy(state, eps)
 
     checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy)
-    episodes = rollout.collect(
+    episodes = collect(
         env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode, checkpoint
     )
     record = batch_record(args, model, episodes, replay_buffer)
@@ -273,14 +271,14 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent with ε `eval_eps`, and tell what it earned."""
-    model = evaluation.saved_policy(args, folders, ALGORITHMS)
+    model = playing.saved_policy(args, folders, ALGORITHMS)
     env = make_env(args.env)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
     agent.load(model)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args, "eval_eps")
     act = evaluated(agent, args.eval_eps, dimensions(env)[1])
-    evaluation.play(args, folders, model, act, make_env)
+    playing.play(args, folders, model, act, make_env)
 
 
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
@@ -305,8 +303,8 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
 
 def main() -> None:
     """Run the stage that the flags name."""
-    stages = cli.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
-    cli.run_stage(parse_args(), BEHAVIOURAL, stages)
+    mine = stages.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
+    stages.run_stage(parse_args(), BEHAVIOURAL, mine)
 
 
 if __name__ == "__main__":

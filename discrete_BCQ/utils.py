@@ -20,44 +20,38 @@ from gymnasium.wrappers import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common import replay
-from common.environments import make, with_time_limit
+from common.agent import Agent, Figures
+from common.arguments import Flag, count, nonnegative, positive, probability, whole
+from common.data import replay
+from common.data.frames import FrameBuffer
+from common.data.replay import Batch
+from common.environment.making import make, with_time_limit
 from common.errors import InputError
-from common.frames import FrameBuffer
-from common.networks import (
-    Figures,
-    Mean,
-    SoftUpdate,
-    load_agent,
-    load_state,
-    mean_figures,
-    save_state,
-    state_of,
-)
+from common.networks import SoftUpdate
 from common.optimizer import FusedAdam
-from common.replay import Batch
 
 __all__ = [
+    "Agent",
     "Batch",
     "Buffer",
     "Figures",
+    "Flag",
     "FrameBuffer",
     "FusedAdam",
-    "Mean",
     "ReplayBuffer",
     "SoftUpdate",
     "as_input",
+    "count",
     "dimensions",
     "features",
     "head",
     "is_atari",
-    "load_agent",
-    "load_state",
     "make_buffer",
     "make_env",
-    "mean_figures",
-    "save_state",
-    "state_of",
+    "nonnegative",
+    "positive",
+    "probability",
+    "whole",
 ]
 
 HISTORY = 4  # frames a state of Atari

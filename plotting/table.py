@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from common.scores import normalized_score
+from common.environment.scores import normalized_score
 from plotting.names import in_table
 from plotting.panels import Panel, behaviour_of, interval, meanwhile
 from plotting.runs import AVERAGE, BEHAVIOUR, LAST, Run

@@ -118,7 +118,7 @@ def random_batch(
     rows: int, state_dim: int = 3, action_dim: int = 2, max_action: float = 1.0, seed: int = 0
 ) -> Any:
     """A `Batch` of random transitions, a fifth of them terminal."""
-    from common.replay import Batch
+    from common.data.replay import Batch
 
     draw = np.random.default_rng(seed)
     columns = (

@@ -11,6 +11,8 @@ from conftest import random_batch, same_weights, weights
 from stubs import Given, Table, TwinCritic, column, useless
 from torch import Tensor, nn
 
+from common.agent import mean_figures
+
 
 def make(continuous: SimpleNamespace, max_action: float = 1.0, **options: Any) -> Any:
     """A BCQ agent with one state and one action dimension."""
@@ -424,11 +426,11 @@ def test_mean_figures_is_the_mean_of_each_figure_over_the_updates(
 ) -> None:
     figures = [{"q": torch.tensor(1.0), "loss": torch.tensor(4.0)},
                {"q": torch.tensor(2.0), "loss": torch.tensor(8.0)}]  # fmt: skip
-    assert continuous.utils.mean_figures(figures) == {"q": 1.5, "loss": 6.0}
-    assert continuous.utils.mean_figures([]) == {}
+    assert mean_figures(figures) == {"q": 1.5, "loss": 6.0}
+    assert mean_figures([]) == {}
     # What an update does not give does not count: an actor that learns at every second update.
     figures.append({"q": torch.tensor(6.0)})
-    assert continuous.utils.mean_figures(figures) == {"q": 3.0, "loss": 6.0}
+    assert mean_figures(figures) == {"q": 3.0, "loss": 6.0}
 
 
 def test_mlp_has_relu_between_its_layers_and_none_at_the_end(continuous: SimpleNamespace) -> None:

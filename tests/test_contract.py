@@ -12,7 +12,7 @@ import torch
 from conftest import fill, load_variant, random_batch, same_weights, weights
 from toy_envs import Reach
 
-from common import rollout
+from common.environment import rollout
 from common.errors import InputError
 
 variant = load_variant("continuous_BCQ")
@@ -81,8 +81,7 @@ def test_constructor_defaults_are_the_papers(algorithm: str) -> None:
     assert list(parameters)[:4] == ["state_dim", "action_dim", "max_action", "device"]
     defaults = {name: p.default for name, p in list(parameters.items())[4:]}
     assert defaults == PAPER[algorithm]
-    train = inspect.signature(ALGORITHMS[algorithm].train).parameters
-    assert train["batch_size"].default == BATCH_SIZE[algorithm]
+    assert ALGORITHMS[algorithm].batch_size == BATCH_SIZE[algorithm]
 
 
 @every_algorithm

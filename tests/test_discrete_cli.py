@@ -14,7 +14,7 @@ import torch
 from conftest import ROOT, Outcome, load_variant, run_main, snapshot
 from gymnasium import spaces
 
-from common import rollout
+from common.environment import rollout
 
 variant = load_variant("discrete_BCQ")
 main, utils = variant.main, variant.utils
@@ -212,7 +212,7 @@ def test_the_other_defaults_are_the_papers() -> None:
         "discount": 0.99, "eval_episodes": 10, "buffer_size": None, "device": "auto",
     }  # fmt: skip
     assert {name: flags[name] for name in table} == table
-    assert main.LOW_NOISE_EPS == 0.001 and main.cli.ONLINE_BUFFER_SIZE == 1_000_000
+    assert main.LOW_NOISE_EPS == 0.001 and main.stages.ONLINE_BUFFER_SIZE == 1_000_000
 
 
 def test_help_shows_both_values() -> None:

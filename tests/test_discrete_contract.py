@@ -76,7 +76,7 @@ def test_constructor_defaults_are_the_papers(algorithm: str) -> None:
     parameters = inspect.signature(ALGORITHMS[algorithm]).parameters
     assert list(parameters)[:3] == ["state_shape", "num_actions", "device"]
     assert {n: p.default for n, p in list(parameters.items())[3:]} == PAPER[algorithm]
-    assert inspect.signature(ALGORITHMS[algorithm].train).parameters["batch_size"].default == 32
+    assert ALGORITHMS[algorithm].batch_size == 32
 
 
 @every_algorithm

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import common.frames
+import common.data.frames
+from common.data.frames import FrameBuffer
 from common.errors import InputError
-from common.frames import FrameBuffer
 
 SHAPE = (4, 3, 2)
 FIELDS = ("state", "action", "next_state", "reward", "not_done")
@@ -93,7 +93,7 @@ def test_every_transition_has_its_own_stacks_however_the_ring_lies(
     episodes: Episodes, max_size: int, chunk: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(common.frames, "CHUNK", chunk)
+        patch.setattr(common.data.frames, "CHUNK", chunk)
         buffer, naive = made(episodes, max_size)
         assert_holds(buffer, naive.rows)
         assert buffer.ptr == sum(length for length, _ in episodes) % max_size
@@ -110,7 +110,7 @@ def test_a_saved_batch_comes_back_whole_or_its_first_part(
 ) -> None:
     prefix = tmp_path_factory.mktemp("batch") / "Name_Env_0"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(common.frames, "CHUNK", chunk)
+        patch.setattr(common.data.frames, "CHUNK", chunk)
         buffer, naive = made(episodes, max_size)
         buffer.save(prefix)
     whole = FrameBuffer(SHAPE, "cpu", 1)
@@ -169,7 +169,7 @@ def test_a_state_written_in_place_after_it_was_added_changes_nothing_in_the_buff
 def test_a_batch_round_a_whole_file_comes_back_exactly(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common.frames, "CHUNK", 1000)
+    monkeypatch.setattr(common.data.frames, "CHUNK", 1000)
     buffer, naive = made([(300, TRUNCATED), (300, TERMINATED), (size - 600, None)], size)
     buffer.save(tmp_path / "b")
     files = {path.name: len(np.load(path)) for path in tmp_path.glob("b_state_*.npy")}
@@ -186,7 +186,7 @@ def test_a_batch_round_a_whole_file_comes_back_exactly(
 def test_a_shorter_batch_saved_over_a_longer_one_leaves_none_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common.frames, "CHUNK", 10)
+    monkeypatch.setattr(common.data.frames, "CHUNK", 10)
     made([(35, TERMINATED)], 35)[0].save(tmp_path / "b")
     buffer, naive = made([(15, TRUNCATED)], 15)
     buffer.save(tmp_path / "b", {"env": "Pong"})
@@ -235,11 +235,11 @@ def test_positions_outside_the_batch_are_refused() -> None:
 def test_memory_is_taken_as_it_fills_and_too_little_of_it_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(common.frames, "_free_memory", lambda: 7 * 10**9)
+    monkeypatch.setattr(common.data.frames, "_free_memory", lambda: 7 * 10**9)
     with pytest.warns(RuntimeWarning, match=r"7\.06 GB .* 7\.00 GB of memory are free"):
         buffer = FrameBuffer((4, 84, 84), "cpu", 10**6)
     assert buffer._blocks == [None] * 11
-    monkeypatch.setattr(common.frames, "_free_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(common.data.frames, "_free_memory", lambda: 8 * 10**9)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         FrameBuffer((4, 84, 84), "cpu", 10**6)

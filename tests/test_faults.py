@@ -18,13 +18,13 @@ from test_cli import done, folder, made, model, record, refused, toy  # noqa: F4
 from toy_envs import Reach
 
 import plot
-from common import cli
-from common.checkpoint import Checkpoint
-from common.environments import EPISODE_STEPS, make, with_time_limit
+from common.environment.making import EPISODE_STEPS, make, with_time_limit
+from common.environment.rollout import evaluate, interact
 from common.errors import InputError, run
 from common.files import read_array, replacing, write_json
-from common.networks import read_state, save_state
-from common.rollout import evaluate, interact
+from common.resume.checkpoint import Checkpoint
+from common.run import stages
+from common.saving import read_state, save_state
 
 
 class Faulty(Reach):
@@ -117,7 +117,7 @@ def test_where_the_record_cannot_be_written_the_former_model_stays(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("common.record.write_json", full)
+    monkeypatch.setattr("common.run.record.write_json", full)
     outcome = toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
     refused(folder, outcome, "cannot write", "No space left on device")
     assert model_file.read_bytes() == before
@@ -254,7 +254,7 @@ def test_an_empty_folder_name_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_that_an_error_names_can_be_pasted(tmp_path: Path) -> None:
     args = load_variant("continuous_BCQ").main.parse_args(["--output_dir", str(tmp_path / "a b")])
-    assert f"'{tmp_path}/a b'" in cli.command(args, "--train_behavioral")
+    assert f"'{tmp_path}/a b'" in stages.command(args, "--train_behavioral")
 
 
 class NoChoice(Reach):
@@ -379,7 +379,7 @@ def test_a_loss_that_is_nan_leaves_the_last_good_checkpoint(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("common.offline.CHUNK", 1)
+    monkeypatch.setattr("common.run.offline.CHUNK", 1)
     DDPG = load_variant("continuous_BCQ").DDPG.DDPG
     folders = [tmp_path / "whole", tmp_path / "diverged"]
     flags = ["--algorithm", "DDPG", "--checkpoint_minutes", "0"]
@@ -412,7 +412,7 @@ def test_a_batch_that_memory_cannot_hold_is_one_line(
     def full(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("common.replay.checked", full)
+    monkeypatch.setattr("common.data.replay.checked", full)
     refused(folder, toy(folder, "learn"), "no memory for the 50 transitions", "--buffer_size")
 
 
@@ -422,7 +422,7 @@ def test_a_folder_that_vanishes_is_made_again_with_all_that_is_needed(
     folders = [tmp_path / "whole", tmp_path / "vanished"]
     flags = ["--save_buffer", "--checkpoint_minutes", "0"]
     done(toy(folders[0], "train", *flags))
-    look, looks = Checkpoint.look, 0
+    look, looks = Checkpoint.save_if_due, 0
 
     def hostile(self: Checkpoint, due: bool = False) -> None:
         nonlocal looks
@@ -434,7 +434,7 @@ def test_a_folder_that_vanishes_is_made_again_with_all_that_is_needed(
         look(self, due)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Checkpoint, "look", hostile)
+        patched.setattr(Checkpoint, "save_if_due", hostile)
         assert toy(folders[1], "train", *flags).status == 143
     done(toy(folders[1], "train", *flags))
     assert differing(*folders) == []

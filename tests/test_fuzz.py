@@ -11,12 +11,11 @@ import pytest
 import torch
 from conftest import fill, random_batch
 
+from common.data.replay import ReplayBuffer
 from common.errors import InputError
 from common.files import read_array, read_json, write_json
-from common.networks import read_state, save_state
-from common.parts import Rows
-from common.replay import ReplayBuffer
-from common.sealed import read_sealed, write_sealed
+from common.resume.parts import Rows
+from common.saving import read_sealed, read_state, save_state, write_sealed
 
 CASES = 300  # of each kind of file: with the five kinds 1,500
 

@@ -14,12 +14,12 @@ import toy_envs
 from conftest import load_variant, run_main
 from import_tools import batch, done, imported, pendulum_rows, refused, write_hdf5
 
-from common.environments import needs_rescaling
+from common.environment.making import needs_rescaling
 from common.errors import InputError
-from imports import rows as rows_module
-from imports import tables
-from imports.rows import transitions
-from imports.task import task_of
+from datasets import rows as rows_module
+from datasets import tables
+from datasets.rows import transitions
+from datasets.task import task_of
 
 ROWS = [0.0, 1, 2, 10, 11]
 
@@ -92,7 +92,7 @@ def test_without_timeouts_the_step_limit_splits_and_a_line_says_so(
     gym.register(id="Short-v0", entry_point="toy_envs:Walk", max_episode_steps=limit)
     columns = pendulum_rows(list(range(8)), terminals=[0, 0, 0, 1, 0, 0, 0, 0], timeouts=None)
     columns["observations"] = columns["observations"][:, :2]
-    monkeypatch.setattr("imports.d4rl.BLOCK", 40)  # two rows at a time
+    monkeypatch.setattr("datasets.d4rl.BLOCK", 40)  # two rows at a time
     out = done(d4rl(tmp_path, columns, env="Short-v0"))
     kept = {2: [0, 2, 3, 4, 6], 3: [0, 1, 3, 4, 5]}[limit]
     # Limit 2: ends after 1, at 3 (terminal), after 5 and 7. Limit 3: after 2, 3, 6; 7 goes on.
@@ -123,7 +123,7 @@ def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         batch(tmp_path),
         json.loads((tmp_path / "buffers/B_Pendulum-v1_0.json").read_text()),
     )
-    monkeypatch.setattr("imports.d4rl.BLOCK", size * 22)
+    monkeypatch.setattr("datasets.d4rl.BLOCK", size * 22)
     done(d4rl(tmp_path, rows, "--overwrite"))
     for name, column in batch(tmp_path).items():
         np.testing.assert_array_equal(column, whole[name])

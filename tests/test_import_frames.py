@@ -11,7 +11,7 @@ from conftest import load_variant
 from import_tools import done, imported, refused
 
 import import_dataset
-from common.frames import FrameBuffer
+from common.data.frames import FrameBuffer
 
 ENV = "PongNoFrameskip-v0"
 SHAPE = (4, 84, 84)
@@ -166,9 +166,9 @@ def test_pieces_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     read(tmp_path)
     whole = loaded(tmp_path)
     for piece, written, chunk in [(1, 3, 30), (7, 50, 50)]:
-        monkeypatch.setattr("imports.dqn_replay.PIECE", piece)
-        monkeypatch.setattr("common.frame_files.PIECE", written)
-        monkeypatch.setattr("imports.dqn_replay.CHUNK", chunk)
+        monkeypatch.setattr("datasets.dqn_replay.PIECE", piece)
+        monkeypatch.setattr("common.data.frame_files.PIECE", written)
+        monkeypatch.setattr("datasets.dqn_replay.CHUNK", chunk)
         read(tmp_path, "--overwrite")
         for one, other in zip(loaded(tmp_path), whole, strict=True):
             assert one.tolist() == other.tolist()

@@ -18,8 +18,8 @@ from import_tools import BATCH, imported
 from minari.data_collector import EpisodeBuffer
 
 import import_dataset
-from common.frames import FrameBuffer
-from common.replay import ReplayBuffer
+from common.data.frames import FrameBuffer
+from common.data.replay import ReplayBuffer
 
 CASES = 300
 ROWS = 30

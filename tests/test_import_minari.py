@@ -15,10 +15,10 @@ from conftest import Outcome
 from import_tools import BATCH, batch, done, imported, refused, silence
 from minari.data_collector import EpisodeBuffer
 
+from common.data.replay import ReplayBuffer
 from common.files import file_part
-from common.replay import ReplayBuffer
-from imports.minari_sets import episode_ends
-from imports.rows import Transitions
+from datasets.minari_sets import episode_ends
+from datasets.rows import Transitions
 
 assert test_import_dataset
 

@@ -31,7 +31,7 @@ def test_four_commands_lead_from_twenty_rows_to_a_policy(tmp_path: Path) -> None
     page = (ROOT / "README.md").read_text(encoding="utf-8").split("## Your own data")[1]
     commands = re.search(r"```bash\n(.*?)```", page, re.DOTALL)[1].splitlines()  # type: ignore[index]
     assert len(commands) == 4
-    assert len((ROOT / "imports" / "example.csv").read_text().splitlines()) == 21
+    assert len((ROOT / "datasets" / "example.csv").read_text().splitlines()) == 21
     outputs = ["results", "models", "buffers", "quickstart", "tests", "__pycache__", ".*"]
     copy = shutil.copytree(ROOT, tmp_path / "copy", ignore=shutil.ignore_patterns(*outputs))
     printed = []
@@ -49,7 +49,7 @@ def test_four_commands_lead_from_twenty_rows_to_a_policy(tmp_path: Path) -> None
 MEASURE = """
 import sys
 import import_dataset
-from imports.task import task_of
+from datasets.task import task_of
 def peak():
     return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024
 task_of("Hopper-v4")

@@ -56,8 +56,8 @@ def test_nothing_imports_main(variant: str) -> None:
 
 def test_what_is_common_imports_no_variant() -> None:
     siblings = {name for variant in VARIANTS for name in module_names(ROOT / variant)}
-    folders = ("common", "imports", "plotting")
-    shared = [path for name in folders for path in (ROOT / name).glob("*.py")]
+    folders = ("common", "datasets", "plotting")
+    shared = [path for name in folders for path in (ROOT / name).rglob("*.py")]
     for path in [*shared, *ROOT.glob("*.py")]:
         assert not imported(path) & siblings, path
 

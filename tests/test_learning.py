@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.replay import Batch, ReplayBuffer
+from common.data.replay import Batch, ReplayBuffer
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.frames import FrameBuffer
-from common.parts import Rows
-from common.replay import ReplayBuffer
+from common.data.frames import FrameBuffer
+from common.data.replay import ReplayBuffer
+from common.resume.parts import Rows
 
 HISTORY, FRAME = 3, (4, 5)
 
@@ -50,7 +50,7 @@ def empty(frames: bool, size: int) -> Any:
 def test_a_buffer_comes_back_and_fills_on(
     frames: bool, size: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.parts.PIECE", 4)
+    monkeypatch.setattr("common.resume.parts.PIECE", 4)
     draw, buffer = np.random.default_rng(seed), empty(frames, size)
     rows, came = Rows(buffer, tmp_path), transitions(frames, seed, 80)
     for transition in came[:60]:

@@ -12,8 +12,8 @@ from conftest import fill, largest_file, random_batch, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.data.replay import Batch, ReplayBuffer, column_path
 from common.errors import InputError
-from common.replay import Batch, ReplayBuffer, column_path
 
 REFERENCE = (
     Path(__file__).parent / "golden" / "reference_buffer" / "Reference_InvertedPendulum-v4_0"

@@ -12,11 +12,11 @@ import toy_envs  # noqa: F401 (registers)
 from conftest import Outcome, load_variant, run_main, snapshot
 from kills import differing, ended, forked, killed_and_finished, reference
 
-from common.checkpoint import Checkpoint
 from common.errors import Stopped
 from common.files import Folders
-from common.lock import Lock
-from common.sealed import read_sealed, write_sealed
+from common.resume.checkpoint import Checkpoint
+from common.resume.lock import Lock
+from common.saving import read_sealed, write_sealed
 
 CONTINUOUS, DISCRETE = load_variant("continuous_BCQ").main, load_variant("discrete_BCQ").main
 SMALL = ["--threads", "1", "--eval_episodes", "1", "--batch_size", "8"]
@@ -50,7 +50,7 @@ def done(outcome: Outcome) -> Outcome:
 @pytest.fixture(autouse=True)
 def _short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several points to go on from between two evaluations, though the runs are short."""
-    monkeypatch.setattr("common.offline.CHUNK", 5)
+    monkeypatch.setattr("common.run.offline.CHUNK", 5)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_two_hundred_kills(case: str, seed: int, made: Path, tmp_path: Path) -> 
 
 def stopping(monkeypatch: pytest.MonkeyPatch, at: int, signum: int = signal.SIGTERM) -> None:
     """Send this process a signal as it comes by the `at`-th point from which it could go on."""
-    look, seen = Checkpoint.look, 0
+    look, seen = Checkpoint.save_if_due, 0
 
     def counted(self: Checkpoint, due: bool = False) -> None:
         nonlocal seen
@@ -108,7 +108,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, at: int, signum: int = signal.SIGT
             os.kill(os.getpid(), signum)
         look(self, due)
 
-    monkeypatch.setattr(Checkpoint, "look", counted)
+    monkeypatch.setattr(Checkpoint, "save_if_due", counted)
 
 
 def stopped_and_finished(
@@ -157,7 +157,7 @@ def test_a_signal_while_evaluating_stops_at_once(made: Path, tmp_path: Path) -> 
             os.kill(os.getpid(), signal.SIGTERM)
             raise AssertionError("not stopped")
 
-        patched.setattr("common.rollout.evaluate", evaluate)
+        patched.setattr("common.environment.rollout.evaluate", evaluate)
         assert run(CONTINUOUS, folder, *argv).status == 143
     done(run(CONTINUOUS, folder, *argv))
     assert np.load(folder / "results" / "DDPG_Made_ToyReach-v0_0.npy").shape == (3,)

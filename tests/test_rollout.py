@@ -12,8 +12,8 @@ import torch
 from gymnasium.wrappers import TimeLimit
 from toy_envs import Walk
 
-from common import rollout
-from common.replay import Batch, ReplayBuffer
+from common.data.replay import Batch, ReplayBuffer
+from common.environment import rollout
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.scores import RETURNS, family, normalized_score
+from common.environment.scores import RETURNS, family, normalized_score
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_envs import Reach, Walk
 
-from common import rollout, simulator, values
+from common.data.replay import GrowingBatch, ReplayBuffer, column_path
+from common.environment import rollout, simulator
 from common.errors import InputError
 from common.files import write_array
-from common.replay import GrowingBatch, ReplayBuffer, column_path
+from common.run import true_values
+from common.run.collecting import collect
 
 variant = load_variant("continuous_BCQ")
 MUJOCO = ["Hopper-v4", "Walker2d-v4", "HalfCheetah-v4"]
@@ -145,10 +147,10 @@ def hopper_batch(folder: Path, steps: int, kept: int, buffer_size: int) -> tuple
     env.action_space.seed(0)
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
-        snapshots.look(timestep)
+        snapshots.keep(timestep)
         return env.action_space.sample()
 
-    rollout.collect(env, act, buffer, steps, 0)
+    collect(env, act, buffer, steps, 0)
     prefix = folder / "b"
     buffer.save(prefix, {}, snapshots.rows(buffer))
     return prefix, buffer
@@ -194,14 +196,14 @@ class Known:
         return 3 * state[:, :1] + action.sum(1, keepdim=True)
 
 
-def measure(prefix: Path, buffer: Any, env_id: str, **options: Any) -> values.ValueEstimates:
+def measure(prefix: Path, buffer: Any, env_id: str, **options: Any) -> true_values.ValueEstimates:
     """The estimates of `Known` on a batch."""
     args = Namespace(**{"seed": 0, "discount": 0.9, "true_value": True} | options)
 
     def make_env() -> gym.Env:
         return variant.utils.make_env(env_id, max_episode_steps=-1)
 
-    return values.ValueEstimates(Known(), args, prefix, buffer, make_env)
+    return true_values.ValueEstimates(Known(), args, prefix, buffer, make_env)
 
 
 def test_from_kept_states_the_true_value_is_that_of_the_rows(tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_at_episode_starts_the_policys_own_actions_are_valued() -> None:
         made.append(Walk(4))
         return made[-1]
 
-    found = values.ValueEstimates(Standing(), args, Path("none"), walk, make_env)()
+    found = true_values.ValueEstimates(Standing(), args, Path("none"), walk, make_env)()
     assert found["true"] == pytest.approx(1 + 0.9 + 0.81 + 0.729)
     starts = [env.start for env in made]
     assert len(set(starts)) == 100

@@ -13,11 +13,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from common import rollout
+from common.data.replay import ReplayBuffer, column_path
+from common.environment import rollout
+from common.environment.simulator import restore, simulator_state, state_from_observation
 from common.errors import InputError
 from common.files import read_array
-from common.replay import ReplayBuffer, column_path
-from common.simulator import restore, simulator_state, state_from_observation
 
 PAIRS = 100
 

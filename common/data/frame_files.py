@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from common.data.replay import checked, column_path, read_columns
 from common.errors import InputError
 from common.files import read_array, replacing, write_array, write_json
-from common.replay import checked, column_path, read_columns
 
 COLUMNS = {
     "action": torch.int64,

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common import frame_files
-from common.replay import Batch
+from common.data import frame_files
+from common.data.replay import Batch
 
 CHUNK = 100_000  # frames a file, and frames of memory asked for at a time
 

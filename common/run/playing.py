@@ -12,11 +12,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from common import rollout
-from common.cli import hyper_parameters, typed_flags
+from common.environment import rollout
+from common.environment.scores import normalized_score
 from common.errors import InputError
 from common.files import Folders, read_json, refuse_existing, replacing
-from common.scores import normalized_score
+from common.run.flags import hyper_parameters, typed_flags
 
 
 def saved_policy(args: argparse.Namespace, folders: Folders, algorithms: dict[str, type]) -> Path:

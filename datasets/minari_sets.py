@@ -24,10 +24,10 @@ from minari.namespace import create_namespace, list_local_namespaces
 from minari.storage.datasets_root_dir import get_dataset_path
 
 from common.errors import InputError
-from imports.batch import Source
-from imports.reading import flags, reading
-from imports.rows import Rows, Transitions, one_a_row
-from imports.task import Task
+from datasets.batch import Source
+from datasets.reading import flags, reading
+from datasets.rows import Rows, Transitions, one_a_row
+from datasets.task import Task
 
 ROOT_VARIABLE = (
     "MINARI_DATASETS_PATH"  # where Minari keeps data sets; ~/.minari/datasets unless set

@@ -8,12 +8,12 @@ import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
-from common.checkpoint import Checkpoint
-from common.networks import Mean
-from common.offline import require_finite
-from common.parts import BetweenEpisodes, Rows
-from common.record import Recorder
-from common.rollout import Episode, Progress, interact
+from common.agent import Mean, require_finite
+from common.environment.rollout import Episode, interact
+from common.resume.checkpoint import Checkpoint
+from common.resume.parts import BetweenEpisodes, Rows
+from common.run.collecting import Progress
+from common.run.record import Recorder
 
 
 def learn_online(
@@ -63,7 +63,7 @@ def learn_online(
                 evaluated = True
             if step.finished:
                 require_finite(figures.means(), done)
-                checkpoint.look(due=evaluated)
+                checkpoint.save_if_due(due=evaluated)
                 evaluated = False
     finally:
         if args.save_buffer and replay_buffer.size:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from common.errors import InputError
-from imports.reading import flags, numbers
-from imports.task import Task
+from datasets.reading import flags, numbers
+from datasets.task import Task
 
 NO_SUCCESSOR = "ended by time-out, and the data hold no next state"
 UNFINISHED = "the last row, and the data hold no next state"

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from common.environment.rollout import Episode
 from common.errors import InputError
-from common.files import ROOT, best, read_json, replacing, values, write_array, write_json
-from common.networks import write_state
-from common.rollout import Episode
+from common.files import ROOT, best_path, read_json, replacing, values_path, write_array, write_json
+from common.saving import write_state
 
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 
@@ -189,12 +189,12 @@ class Recorder:
         arrays = {self.path: means}
         if "values" in self.record:
             pairs = [(one["estimate"], one["true"]) for one in self.record["values"]]
-            arrays[values(self.path)] = np.array(pairs, dtype=float)  # None becomes NaN
+            arrays[values_path(self.path)] = np.array(pairs, dtype=float)  # None becomes NaN
         paths = [*arrays, self.path.with_suffix(".json")]
         if self.model and agent:
             paths.append(self.model)
             if means.argmax() == len(means) - 1:
-                paths.append(best(self.model))
+                paths.append(best_path(self.model))
         with replacing(*paths) as temporaries:
             *written, record = temporaries[: len(arrays) + 1]
             for temporary, array in zip(written, arrays.values(), strict=True):

@@ -69,7 +69,7 @@ class Snapshots:
         self._chosen = {timesteps[place] for place in drawn}
         self._states: dict[int, np.ndarray] = {}
 
-    def look(self, timestep: int) -> None:
+    def keep(self, timestep: int) -> None:
         """Before the step of this timestep: keep the state if it was chosen."""
         if timestep in self._chosen:
             state = simulator_state(self.env)

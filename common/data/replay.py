@@ -174,8 +174,8 @@ class ReplayBuffer:
     ) -> None:
         """Write the columns, oldest transition first, and `record` as json; all files or none.
 
-        `simulator`: exact states of some rows (common/simulator.py), saved beside them. Those of an
-        older batch of this name go.
+        `simulator`: exact states of some rows (common/environment/simulator.py), saved beside them.
+        Those of an older batch of this name go.
 
         Raises: InputError where they cannot be written.
         """

@@ -1,15 +1,14 @@
 """The offline stage, the same for every algorithm: learn, evaluate, record, go on."""
 
 import argparse
-import math
 from collections.abc import Callable
 from typing import Any
 
 from tqdm import tqdm
 
-from common.checkpoint import Checkpoint
-from common.errors import InputError
-from common.record import Recorder
+from common.agent import require_finite
+from common.resume.checkpoint import Checkpoint
+from common.run.record import Recorder
 
 CHUNK = 100  # iterations between two looks at the losses and the progress bar
 
@@ -39,8 +38,8 @@ def learn(
                 require_finite(figures, course.done + chunk)
                 course.add(figures, chunk)
                 progress.update(chunk)
-                checkpoint.look()
-            with checkpoint.at_rest():
+                checkpoint.save_if_due()
+            with checkpoint.interruptible():
                 value = estimate_value() if estimate_value else None
                 recorder.add(end, evaluate(), course.means(), agent, value)
             course.totals, course.weights = {}, {}
@@ -72,13 +71,3 @@ class Course:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """All of it."""
         self.done, self.totals, self.weights = state["done"], state["totals"], state["weights"]
-
-
-def require_finite(figures: dict[str, float], step: int) -> None:
-    """Raises: InputError naming the first figure that is NaN or infinite."""
-    for name, value in figures.items():
-        if not math.isfinite(value):
-            raise InputError(
-                f"{name} became {value} by step {step:,}: training diverged; look at the rewards "
-                "and the hyper-parameters"
-            )

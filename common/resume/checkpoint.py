@@ -18,9 +18,9 @@ from typing import Any
 
 from common.errors import InputError, Stopped
 from common.files import Folders, refuse_existing
-from common.lock import Lock
-from common.parts import Generators, Part, Rows
-from common.sealed import read_sealed, write_sealed
+from common.resume.lock import Lock
+from common.resume.parts import Generators, Part, Rows
+from common.saving import read_sealed, write_sealed
 
 # Arguments that change nothing of what is learned (device and threads: but for rounding).
 INCIDENTAL = {
@@ -45,7 +45,7 @@ class Checkpoint:
     """The parts of one run, saved together; a context, at whose end a finished run's state goes.
 
     A stage claims its name, holds its parts, and resumes; from then on Ctrl-C and SIGTERM wait for
-    the next `look`, which saves and ends the program. A second one ends it at once. Without
+    the next `save_if_due`, which saves and ends the program. A second one ends it at once. Without
     arguments it saves nothing: for interaction outside a run.
     """
 
@@ -140,7 +140,7 @@ class Checkpoint:
                 if path.name not in {LOCK, *keep}:
                     path.unlink()
 
-    def look(self, due: bool = False) -> None:
+    def save_if_due(self, due: bool = False) -> None:
         """Called where the run could go on from: save if it is time, and end if that was asked.
 
         Raises: Stopped after a signal.
@@ -154,9 +154,9 @@ class Checkpoint:
             raise Stopped(self._asked)
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Save; nothing of the state changes in the block, so that a signal ends it at once."""
-        self.look(due=True)
+        self.save_if_due(due=True)
         self._patient = False
         try:
             yield

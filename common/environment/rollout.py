@@ -8,11 +8,8 @@ from typing import Any, NamedTuple, SupportsFloat
 import gymnasium as gym
 import numpy as np
 import torch
-from tqdm import tqdm
 
-from common.checkpoint import Checkpoint
 from common.errors import InputError
-from common.parts import BetweenEpisodes, Rows
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SMALLEST_WEIGHT = 1e-3  # γ^t below which a discounted return counts no more rewards
@@ -70,7 +67,7 @@ def interact(
     episode_return = 0.0
     for timestep in range(first, timesteps):
         action = act(state, timestep)
-        with blamed(env, timestep):
+        with reporting_failures(env, timestep):
             next_state, given, terminated, truncated, _ = env.step(action)
         reward = observed(env, next_state, given)
         ended = terminated or truncated
@@ -85,14 +82,14 @@ def interact(
 
 
 def reset(env: gym.Env, timestep: int, seed: int | None = None) -> np.ndarray:
-    """The first state of an episode. Raises: as `blamed` and `observed` do."""
-    with blamed(env, timestep):
+    """The first state of an episode. Raises: as `reporting_failures` and `observed` do."""
+    with reporting_failures(env, timestep):
         state, _ = env.reset(seed=seed)
     observed(env, state)
     return state
 
 
-class blamed:
+class reporting_failures:
     """Raises: InputError naming environment and step for any error of the environment's own.
 
     A class, since a generator's context would cost as much as some environments' steps.
@@ -139,60 +136,6 @@ def observed(env: gym.Env, state: np.ndarray, reward: SupportsFloat = 0.0) -> fl
     if np.asarray(state).dtype.kind == "f" and not (np.abs(state) <= FLOAT32_MAX).all():
         raise InputError(f"{name} gave the state {state}: mend the environment, or its actions")
     return number
-
-
-def collect(
-    env: gym.Env,
-    act: Callable[[np.ndarray, int], Any],
-    replay_buffer: Any,
-    timesteps: int,
-    seed: int,
-    begin_episode: Callable[[], None] = lambda: None,
-    checkpoint: Checkpoint | None = None,
-) -> list[Episode]:
-    """Add `timesteps` transitions of a fixed policy; gives the finished episodes."""
-    checkpoint, played = checkpoint or Checkpoint(), Progress()
-    checkpoint.hold(
-        played=played,
-        environment=BetweenEpisodes(env),
-        rows=Rows(replay_buffer, checkpoint.folder),
-    )
-    checkpoint.resume()
-    steps = interact(env, act, timesteps, seed, begin_episode, played.timesteps)
-    for step in tqdm(steps, total=timesteps, initial=played.timesteps, unit="step", disable=None):
-        replay_buffer.add(*step.transition)
-        played.add(step)
-        if step.finished:
-            checkpoint.look()
-    return played.episodes
-
-
-class Progress:
-    """How far an interaction is: its steps, and the episodes that have ended."""
-
-    def __init__(self) -> None:
-        self.timesteps = 0
-        self.episodes: list[Episode] = []
-
-    def add(self, step: Step) -> None:
-        """Count one step."""
-        self.timesteps = step.timestep + 1
-        self.episodes += step.finished
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors: of short episodes there are very many."""
-        ends, returns = zip(*self.episodes, strict=True) if self.episodes else ((), ())
-        return {
-            "timesteps": self.timesteps,
-            "ends": torch.tensor(ends, dtype=torch.int64),
-            "returns": torch.tensor(returns, dtype=torch.float64),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put such a state back."""
-        self.timesteps = state["timesteps"]
-        pairs = zip(state["ends"].tolist(), state["returns"].tolist(), strict=True)
-        self.episodes = [Episode(*pair) for pair in pairs]
 
 
 @contextmanager
@@ -246,7 +189,7 @@ def play_episodes(
     with preserved_generators(seed + 100):
         states = []
         for i, env in enumerate(envs):
-            with blamed(env):
+            with reporting_failures(env):
                 states.append(env.reset(seed=seed + 100 + i)[0])
         return play(select_action, envs, states, select_action(np.stack(states)))
 
@@ -272,7 +215,7 @@ def play(
     while True:
         still = []
         for i, action in zip(running, actions, strict=True):
-            with blamed(envs[i]):
+            with reporting_failures(envs[i]):
                 states[i], reward, terminated, truncated, _ = envs[i].step(action)
             returns[i] += weight * observed(envs[i], states[i], reward)
             lengths[i] += 1

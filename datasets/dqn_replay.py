@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from common import frame_files
+from common.data import frame_files
+from common.data.frames import CHUNK
+from common.data.replay import column_path
 from common.errors import InputError
-from common.frames import CHUNK
-from common.replay import column_path
-from imports.batch import Actions, Episodes, Summary, counted
-from imports.reading import flags, numbers, reading
-from imports.rows import Rows
-from imports.task import Task
+from datasets.batch import Actions, Episodes, Summary, counted
+from datasets.reading import flags, numbers, reading
+from datasets.rows import Rows
+from datasets.task import Task
 
 FRAME = (84, 84)
 PIECE = 500  # frames read at a time

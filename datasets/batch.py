@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from common.data.replay import column_path
 from common.errors import InputError
 from common.files import replacing, write_array, write_json
-from common.replay import column_path
-from imports.rows import SHOWN, Rows, Transitions, transitions
-from imports.task import Task
+from datasets.rows import SHOWN, Rows, Transitions, transitions
+from datasets.task import Task
 
 # Beyond a bound, of its range or size: what float32 rounds; main.py's own is twice that.
 TOLERANCE = 5e-7

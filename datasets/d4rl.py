@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 
 from common.errors import InputError
-from imports.batch import Source
-from imports.reading import reading, require_file, sha256
-from imports.rows import Columns, as_rows, logged
-from imports.task import Task
+from datasets.batch import Source
+from datasets.reading import reading, require_file, sha256
+from datasets.rows import Columns, as_rows, logged
+from datasets.task import Task
 
 KEYS = {
     "state": "observations",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from common.errors import InputError
-from common.sealed import read_sealed, write_sealed
+from common.saving import read_sealed, write_sealed
 
 PIECE = 10_000  # rows a file at most, so that no second copy of a large buffer is in memory
 PROBES = 100  # rows of a batch by which it is known again

@@ -24,10 +24,10 @@ from typing import Any, TextIO
 import numpy as np
 
 from common.errors import InputError
-from imports.batch import Source
-from imports.reading import reading, require_file, sha256
-from imports.rows import Columns, logged
-from imports.task import Task
+from datasets.batch import Source
+from datasets.reading import reading, require_file, sha256
+from datasets.rows import Columns, logged
+from datasets.task import Task
 
 WIDE = ("state", "action", "next_state")  # columns that a .csv numbers: state_0, state_1, …
 COLUMNS = ("state", "action", "reward", "terminated", "truncated", "episode", "next_state")

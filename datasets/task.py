@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from common.environments import EPISODE_STEPS, make, needs_rescaling, require_choice
+from common.environment.making import EPISODE_STEPS, make, needs_rescaling, require_choice
 from common.errors import InputError
-from imports.reading import numbers
+from datasets.reading import numbers
 
 
 class Task(NamedTuple):

@@ -1,0 +1,91 @@
+"""What may stand behind a flag: argument types, and how a learner declares its own flags."""
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Flag(NamedTuple):
+    """One hyper-parameter on the command line; `bool` is a switch, with its `--no-` form.
+
+    `spelled`: the flag where it is not `--` and the parameter's name.
+    """
+
+    type: Callable[[str], Any]
+    help: str
+    choices: list[str] | None = None
+    spelled: str | None = None
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1, `1e6` and `1000000` alike."""
+    number = whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return number
+
+
+def at_least_two(text: str) -> int:
+    """A whole number of at least 2."""
+    if count(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text} leaves no choice: 2 values at least")
+    return count(text)
+
+
+def folder(text: str) -> Path:
+    """A path; the empty one is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a folder is empty")
+    return Path(text)
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0, `25e3` and `25000` alike."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not (number.is_integer() and 0 <= number <= 2**53):
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a whole number from 0 to 2^53, such as 1000000 or 1e6"
+        )
+    return int(number)
+
+
+def number_between(low: float, high: float) -> Callable[[str], float]:
+    """A type for numbers in [low, high]; infinity and NaN are refused."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not low <= number <= high or abs(number) == float("inf"):
+            described = f"in [{low:g}, {high:g}]" if high < float("inf") else f"of at least {low:g}"
+            raise argparse.ArgumentTypeError(f"{text} is not a number {described}")
+        return number
+
+    return parse
+
+
+probability = number_between(0, 1)
+nonnegative = number_between(0, float("inf"))
+
+
+def positive(text: str) -> float:
+    """A number above 0; infinity and NaN are refused."""
+    number = nonnegative(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
+def name(text: str) -> str:
+    """A part of a file name: letters, digits, `.`, `-` and `_`, not beginning with a dot."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} may hold letters, digits, '.', '-' and '_' alone"
+        )
+    return text

@@ -1,0 +1,1 @@
+"""Batches in memory and on disk: what main.py, the importers and stage 3 learn from."""

@@ -1,0 +1,1 @@
+"""The three stages and --evaluate, the same for both variants: what their main.py call."""

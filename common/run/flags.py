@@ -1,0 +1,163 @@
+"""The flags that every variant has, and those of its learners."""
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.agent import Agent
+from common.arguments import count, folder, name, nonnegative, probability, whole
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        # A switch that is off, and a default the text explains itself, need no "(default: …)".
+        return (
+            action.help
+            if action.default is None or action.default is False
+            else super()._get_help_string(action)
+        )
+
+
+def parser_with_common_flags(
+    description: str,
+    algorithms: list[str],
+    defaults: dict[str, Any],
+    shown: Callable[[str], str] = lambda _: "",
+) -> argparse.ArgumentParser:
+    """A parser with the flags all variants share; `defaults` gives a value for each valued one.
+
+    Where a default is None, decided later, `shown(flag)` is what the help says of it.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=_Help, allow_abbrev=False
+    )
+    stage = parser.add_mutually_exclusive_group()
+    stage.add_argument(
+        "--train_behavioral",
+        action="store_true",
+        help="stage 1: train the behavioural policy online",
+    )
+    stage.add_argument(
+        "--generate_buffer",
+        action="store_true",
+        help="stage 2: save a batch of that policy; neither flag is stage 3: learn offline",
+    )
+    stage.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="play --eval_episodes episodes of what stage 3 saved, or of --model",
+    )
+
+    def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
+        text += shown(flag) if defaults[flag] is None else ""
+        parser.add_argument(f"--{flag}", type=kind, default=defaults[flag], help=text, **options)
+
+    add("algorithm", str, "stage 3: the offline learner", choices=algorithms)
+    add("env", str, "gymnasium environment id")
+    add("seed", whole, "seed of every random generator; part of all file names")
+    add("buffer_name", name, "name of the batch; part of its file names")
+    add(
+        "max_timesteps",
+        count,
+        "stages 1 and 2: environment steps; stage 3: gradient steps (iterations)",
+    )
+    add("eval_freq", count, "steps of the stage between two evaluations")
+    add("eval_episodes", count, "episodes an evaluation")
+    add("batch_size", count, "B, transitions a gradient step")
+    add("discount", probability, "γ, discount factor")
+    add("tau", probability, "τ, target rate of the Polyak average")
+    parser.add_argument(
+        "--save_buffer", action="store_true", help="stage 1: save every transition as a batch"
+    )
+    parser.add_argument(
+        "--buffer_size",
+        type=count,
+        default=None,
+        help="stage 1: transitions kept, the newest (default: 1e6); stage 3: transitions of the "
+        "batch used, the first (default: all)",
+    )
+    parser.add_argument(
+        "--behavioral_seed",
+        type=whole,
+        default=None,
+        help="stage 2: seed of the behavioural policy that makes the batch (default: --seed)",
+    )
+    parser.add_argument(
+        "--behavioral_policy",
+        choices=["last", "best"],
+        default="last",
+        help="stage 2: the policy at the end of stage 1, or that of its best evaluation",
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=None,
+        help="--evaluate: any saved policy, such as models/…_best.pt (default: the one evaluated "
+        "last by stage 3)",
+    )
+    parser.add_argument(
+        "--video", action="store_true", help="--evaluate: save the first episode as an mp4, too"
+    )
+    parser.add_argument("--device", default="auto", help="torch device: auto, cpu, cuda, cuda:1, …")
+    parser.add_argument(
+        "--threads", type=count, default=None, help="CPU threads of torch (default: all cores)"
+    )
+    parser.add_argument(
+        "--output_dir",
+        type=folder,
+        default=None,
+        help="folder of results/, models/ and buffers/ (default: the repository)",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace a run of the same name, finished or not, from its start",
+    )
+    parser.add_argument(
+        "--checkpoint_minutes",
+        type=nonnegative,
+        default=5.0,
+        help="minutes between two checkpoints, beside those at evaluations; the same command goes "
+        "on from the last one",
+    )
+    parser.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write returns, losses and mean Q for tensorboard below results/tensorboard/",
+    )
+    return parser
+
+
+def add_learners_flags(parser: argparse.ArgumentParser, learners: dict[str, type[Agent]]) -> None:
+    """The flags that the learners declare; one that several have is declared by the first."""
+    owners: dict[str, list[str]] = {}
+    for learner, kind in learners.items():
+        for parameter in kind.FLAGS:
+            owners.setdefault(parameter, []).append(learner)
+    for parameter, names in owners.items():
+        kind = learners[names[0]]
+        flag = kind.FLAGS[parameter]
+        options: dict[str, Any] = {"type": flag.type, "choices": flag.choices}
+        if flag.type is bool:
+            options = {"action": argparse.BooleanOptionalAction}
+        parser.add_argument(
+            flag.spelled or f"--{parameter}",
+            dest=parameter,
+            default=inspect.signature(kind).parameters[parameter].default,
+            help=f"{' and '.join(names)}: {flag.help}",
+            **options,
+        )
+
+
+def hyper_parameters(algorithm: type[Agent], args: argparse.Namespace) -> dict[str, Any]:
+    """The flags that are parameters of this algorithm's constructor."""
+    return {k: vars(args)[k] for k in inspect.signature(algorithm).parameters if k in vars(args)}
+
+
+def typed_flags() -> set[str]:
+    """The arguments whose flags are on the command line, whatever their values."""
+    words = (word.split("=")[0] for word in sys.argv[1:] if word.startswith("--"))
+    return {word[2:].removeprefix("no-").removeprefix("BCQ_") for word in words}

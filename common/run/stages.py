@@ -1,0 +1,122 @@
+"""Running the stage that the flags name: what all stages check, print and refuse."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from common.agent import Agent
+from common.environment.making import announce_current_id
+from common.environment.rollout import seed_generators
+from common.errors import InputError
+from common.files import ROOT, Folders, best_path
+from common.resume.checkpoint import Checkpoint
+from common.run.flags import hyper_parameters
+
+ONLINE_BUFFER_SIZE = int(1e6)  # transitions that stage 1 keeps by default
+
+
+def resolve(args: argparse.Namespace) -> None:
+    """Fill in what depends on the machine: device, threads and the output folder.
+
+    Raises: InputError for a device this machine does not have.
+    """
+    args.output_dir = (args.output_dir or ROOT).resolve()
+    usable = getattr(os, "sched_getaffinity", None)  # Linux alone tells what this process may use
+    cores = len(usable(0)) if usable else os.cpu_count() or 1
+    args.threads = args.threads or cores
+    if args.threads > 4 * cores:
+        raise InputError(f"--threads {args.threads} is too many for the {cores} cores there are")
+    torch.set_num_threads(args.threads)
+    wanted = args.device
+    if wanted == "auto":
+        args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=args.device).cpu().numpy()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].split(". ")[0][:100]
+        raise InputError(
+            f"--device {wanted} cannot be used here ({reason}); try --device cpu"
+        ) from error
+
+
+def command(args: argparse.Namespace, stage: str) -> str:
+    """What to type to run another stage for the same environment, batch and seed."""
+    generating = stage == "--generate_buffer"
+    seed = args.seed if generating else args.behavioral_seed
+    batch = f" --buffer_name {args.buffer_name}" if generating else ""
+    other = f" --output_dir {shlex.quote(str(args.output_dir))}" if args.output_dir != ROOT else ""
+    return f"python main.py {stage} --env {args.env} --seed {seed}{batch}{other}"
+
+
+def require_made(path: Path, what: str, args: argparse.Namespace, stage: str) -> None:
+    """Raises: InputError where `path` is not there, with the command of the stage making it."""
+    if not path.exists():
+        raise InputError(f"no {what}: {path} does not exist; make it with: {command(args, stage)}")
+
+
+def behavioural_policy(args: argparse.Namespace) -> Path:
+    """The file of the policy that stage 2 plays.
+
+    Raises: InputError where stage 1 has not made it, with its command.
+    """
+    model = Folders(args.output_dir, args.env, args.behavioral_seed).model("behavioral")
+    model = best_path(model) if args.behavioral_policy == "best" else model
+    require_made(model, "behavioural policy", args, "--train_behavioral")
+    return model
+
+
+def show_settings(title: str, algorithm: type[Agent], args: argparse.Namespace, *more: str) -> None:
+    """Print the stage and the settings in force: the common ones, `more`, the algorithm's own."""
+    common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
+    common = ["env", "seed", "eval_episodes"] if args.evaluate else common
+    names = [*common, *more, "threads", "output_dir"]
+    settings = {"algorithm": algorithm.__name__} | {name: vars(args)[name] for name in names}
+    settings |= hyper_parameters(algorithm, args)
+    print(title)
+    for key, value in settings.items():
+        print(f"  {key:<18} {value}")
+    sys.stdout.flush()
+
+
+Stage = Callable[[argparse.Namespace, Folders, Checkpoint], None]
+
+
+class Stages(NamedTuple):
+    """A variant's stages, called with the arguments, the output folders and the checkpoint."""
+
+    train_behavioral: Stage
+    generate_buffer: Stage
+    learn_offline: Stage
+    evaluate: Callable[[argparse.Namespace, Folders], None]  # has nothing to go on from
+
+
+def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> None:
+    """Seed every generator and run the stage that the flags name.
+
+    `behavioural` is the algorithm of stages 1 and 2, whatever --algorithm says of stage 3.
+    """
+    if args.behavioral_seed is None:
+        args.behavioral_seed = args.seed
+    elif args.train_behavioral:
+        raise InputError("--behavioral_seed names the policy of stage 2; stage 1 takes its --seed")
+    resolve(args)
+    args.env = announce_current_id(args.env)
+    seed_generators(args.seed)
+    folders = Folders(args.output_dir, args.env, args.seed)
+    if args.train_behavioral or args.generate_buffer:
+        args.algorithm = behavioural
+    stage = stages.learn_offline
+    if args.train_behavioral:
+        stage = stages.train_behavioral
+    elif args.generate_buffer:
+        stage = stages.generate_buffer
+    elif args.evaluate:
+        return stages.evaluate(args, folders)
+    with Checkpoint(args, folders) as checkpoint:
+        stage(args, folders, checkpoint)
