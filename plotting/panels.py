@@ -1,7 +1,8 @@
 """Runs put into panels, one for an environment and a batch, and what is averaged there.
 
 Averaged are runs that differ in the seed alone. A run that differs in anything else that could
-change what is learned is a curve of its own, named by the difference.
+change what is learned is a curve of its own, named by the difference; one whose batch differs in
+more than the seed is in another panel.
 """
 
 import warnings
@@ -27,14 +28,19 @@ INCIDENTAL = {
     "checkpoint_minutes",
     "behavioral_seed", "save_buffer", "env", "buffer_name", "algorithm", "concurrent",
 }  # fmt: skip
-# What made the batch must agree as well. (`max_timesteps` is there as the number of transitions.)
-OF_THE_BATCH = ("gaussian_std", "rand_action_p", "low_noise_p", "behavioral_policy")
+# Arguments of the stage that made it, in which batches of one name may differ.
+OF_THE_BATCH = (
+    "gaussian_std", "rand_action_p", "low_noise_p", "behavioral_policy", "max_timesteps"
+)  # fmt: skip
+DIGITS = 8  # of a batch's digest, where that alone tells two apart
 RESAMPLES = 2000  # of the bootstrap
 
 
 @dataclass(frozen=True)
 class Panel:
     """What belongs to one environment and batch; every list of runs differs in the seed alone.
+
+    `batch` is its name, and what tells it from others of that name.
 
     `online` is stage 1 of the agents whose transitions are the batch, `generated` the evaluation
     of stage 2 of the policies that made it. `batch_returns` (batches,) are the batches' averages.
@@ -62,14 +68,45 @@ def _sortable(value: Any) -> tuple[int, float, str]:
 
 def _facts(run: Run) -> dict[str, Any]:
     """All that must agree between seeds of one experiment."""
-    facts = {k: v for k, v in run.arguments.items() if k not in INCIDENTAL}
     if run.stage == GENERATED:  # nothing learns, so the learners' flags mean nothing
-        return {k: v for k, v in facts.items() if k in {*OF_THE_BATCH, "max_timesteps"}}
-    made = run.batch_record.get("arguments", {})
-    facts |= {f"batch's {key}": made[key] for key in OF_THE_BATCH if key in made}
-    if "transitions" in run.batch_record and run.batch_record.get("stage") == "generate_buffer":
-        facts["batch's transitions"] = run.batch_record["transitions"]
-    return facts
+        return _batch_facts(run)
+    return {k: v for k, v in run.arguments.items() if k not in INCIDENTAL}
+
+
+def _batch_facts(run: Run) -> dict[str, Any]:
+    """What is known of how the run's batch was made; {} where nothing is."""
+    made = run.batch_record.get("arguments") or (run.arguments if run.stage == GENERATED else {})
+    return {key: made[key] for key in OF_THE_BATCH if key in made}
+
+
+def by_batch(runs: list[Run]) -> dict[str, list[Run]]:
+    """Runs on batches of one name, by what tells each batch from the others; "" for one alone.
+
+    Batches are the same where they were made alike, and, for one seed, where their digests agree.
+    """
+    known = [_batch_facts(run) for run in runs]
+    keys = [k for k in OF_THE_BATCH if len({_sortable(f[k]) for f in known if k in f}) > 1]
+    alike: dict[str, list[Run]] = defaultdict(list)
+    for run, facts in zip(runs, known, strict=True):
+        alike[", ".join(f"{k} {facts[k]}" for k in keys if k in facts)].append(run)
+    told: dict[str, list[Run]] = defaultdict(list)
+    for name, here in alike.items():
+        digests = {(run.seed, digest) for run in here if (digest := _digest(run))}
+        several = len(digests) > len({seed for seed, _ in digests})
+        for run in here:
+            digest = f"digest {_digest(run)[:DIGITS]}" if several and _digest(run) else ""
+            told[", ".join(filter(None, [name, digest]))].append(run)
+    return dict(told)
+
+
+def _digest(run: Run) -> str:
+    """That of the run's batch; "" where its record is older than digests."""
+    return str(run.batch_record.get("digest") or "")
+
+
+def same_batch(one: Run, other: Run) -> bool:
+    """Whether the batches of two runs of one name and seed may be the same."""
+    return len(by_batch([one, other])) == 1
 
 
 def experiments(runs: list[Run]) -> dict[str, list[Run]]:
@@ -143,7 +180,9 @@ def behaviour_of(learner: Run, runs: list[Run]) -> Run | None:
         fitting = [
             run
             for run in runs
-            if run.stage == GENERATED and (run.env, run.batch, run.seed) == place
+            if run.stage == GENERATED
+            and (run.env, run.batch, run.seed) == place
+            and same_batch(run, learner)
         ]
     beside = [run for run in fitting if run.path.parent == learner.path.parent]
     return next(iter(beside or fitting), None)
@@ -175,8 +214,12 @@ def panels(runs: list[Run]) -> list[Panel]:
     made: list[Panel] = []
     shown: set[Path] = set()
     places = {(run.env, run.batch) for run in runs if run.stage != ONLINE}
-    for env, batch in sorted(places):
-        here = [run for run in runs if (run.env, run.batch) == (env, batch)]
+    found = {
+        (env, ", ".join(filter(None, [batch, told]))): here
+        for env, batch in sorted(places)
+        for told, here in by_batch([r for r in runs if (r.env, r.batch) == (env, batch)]).items()
+    }
+    for (env, batch), here in found.items():
         learners = [run for run in here if run.stage in {OFFLINE, FOREIGN}]
         behaviours = [behaviour_of(run, runs) for run in learners if run.stage == OFFLINE]
         online = {run.path: run for run in behaviours if run and run.stage == ONLINE}

@@ -150,10 +150,6 @@ def test_an_unfinished_seed_cuts_the_others_and_both_say_so(
     [
         ({"lmbda": 1.0}, ["BCQ, lmbda 0.75", "BCQ, lmbda 1.0"]),
         ({"max_timesteps": 70}, ["BCQ, max_timesteps 20", "BCQ, max_timesteps 70"]),
-        (
-            {"batch": batch_of("generate_buffer", arguments={"gaussian_std": 0.1})},
-            ["BCQ, batch's gaussian_std 0.1", "BCQ, batch's gaussian_std 0.3"],
-        ),
         ({"threads": 2, "device": "cuda", "true_value": True, "behavioral_seed": 4}, ["BCQ"]),
         ({"unknown to the other": 3}, ["BCQ"]),
     ],
@@ -161,14 +157,64 @@ def test_an_unfinished_seed_cuts_the_others_and_both_say_so(
 def test_what_differs_in_more_than_the_seed_is_a_curve_of_its_own(
     tmp_path: Path, changes: dict[str, Any], names: list[str]
 ) -> None:
-    batch = batch_of("generate_buffer")
-    one = read_run(saved(tmp_path, "one", [1.0, 2.0], batch=batch))
-    arguments = {key: changes.pop(key) for key in list(changes) if key not in {"batch"}}
-    two = saved(tmp_path, "two", [1.0, 2.0], seed=1, **({"batch": batch} | changes))
+    one = read_run(saved(tmp_path, "one", [1.0, 2.0]))
+    two = saved(tmp_path, "two", [1.0, 2.0], seed=1)
     record = json.loads(two.with_suffix(".json").read_text())
-    record["arguments"] |= arguments
+    record["arguments"] |= changes
     two.with_suffix(".json").write_text(json.dumps(record))
     assert list(experiments([one, read_run(two)])) == names
+
+
+def panels_of(folder: Path, *batches: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
+    """Panels of one run a batch, each of another learner: their names, learners and seeds."""
+    learners = ["BCQ", "BC", "DDPG", "DQN"]
+    paths = [
+        saved(folder, f"{number}", [1.0], seed=batch.pop("seed", 0), batch=batch, algorithm=learner)
+        for number, (learner, batch) in enumerate(zip(learners, batches, strict=False))
+    ]
+    return {
+        panel.batch: [(name, run.seed) for name, seeds in panel.learners.items() for run in seeds]
+        for panel in panels(read_runs(paths))
+    }
+
+
+def test_batches_that_were_made_otherwise_have_panels_of_their_own(tmp_path: Path) -> None:
+    noisy, quiet = {"gaussian_std": 0.3, "seed": 0}, {"gaussian_std": 0.1, "seed": 7}
+    made = [batch_of("generate_buffer", arguments=one) for one in (noisy, quiet, noisy)]
+    assert panels_of(tmp_path, *made, {"mean_return": 1.0}) == {
+        "Robust": [("DQN", 0)],  # of no known batch: of neither
+        "Robust, gaussian_std 0.1": [("BC", 0)],
+        "Robust, gaussian_std 0.3": [("BCQ", 0), ("DDPG", 0)],
+    }
+    longer = batch_of("generate_buffer", arguments=noisy | {"max_timesteps": 5})
+    assert len(panels_of(tmp_path, longer, batch_of("generate_buffer", arguments=noisy))) == 1
+    other = batch_of("generate_buffer", arguments=noisy | {"max_timesteps": 6})
+    assert set(panels_of(tmp_path, longer, other)) == {
+        "Robust, max_timesteps 5", "Robust, max_timesteps 6"
+    }  # fmt: skip
+
+
+def test_a_batch_made_anew_is_told_by_its_digest(tmp_path: Path) -> None:
+    one, other = ({"digest": letter * 64} for letter in "ab")
+    assert panels_of(tmp_path, dict(one), dict(other)) == {
+        "Robust, digest aaaaaaaa": [("BCQ", 0)], "Robust, digest bbbbbbbb": [("BC", 0)]
+    }  # fmt: skip
+    # Every seed has a batch of its own; which of seed 0's goes with it nobody knows.
+    assert list(panels_of(tmp_path, dict(one), other | {"seed": 1})) == ["Robust"]
+    third = {"digest": "c" * 64, "seed": 1}
+    assert len(panels_of(tmp_path, dict(one), dict(other), third)) == 3
+    # Records from before digests say nothing against it.
+    assert list(panels_of(tmp_path, dict(one), {}, dict(one))) == ["Robust"]
+
+
+def test_a_learner_is_compared_with_the_policy_of_its_own_batch(tmp_path: Path) -> None:
+    for folder, digest, height in [("a", "a" * 64, 4.0), ("b", "b" * 64, 8.0)]:
+        made = batch_of("generate_buffer", height) | {"digest": digest}
+        saved(tmp_path / folder, "made", [height], generate_buffer=True, batch=made)
+        saved(tmp_path, folder, [4.0], batch=made, algorithm=folder)
+    rows = rows_of(sorted(tmp_path.rglob("*.npy")))
+    percent = {name: row["percent_of_behaviour"] for (_, name), row in rows.items()}
+    assert (percent["a"], percent["b"]) == (100, 50)
 
 
 def test_runs_that_cannot_be_averaged_are_refused(tmp_path: Path) -> None:
