@@ -8,10 +8,14 @@ Source: Fujimoto, Meger, Precup, ICML 2019, sections 3 and 5 and supplementary.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+# The repository is run in place, never installed: its root must be importable from anywhere.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import gymnasium as gym
 import numpy as np

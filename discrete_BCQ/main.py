@@ -9,9 +9,13 @@ Algorithms", 2019, section 4 and appendix.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+# The repository is run in place, never installed: its root must be importable from anywhere.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import gymnasium as gym
 import numpy as np
