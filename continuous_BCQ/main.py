@@ -236,6 +236,11 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     kind = ALGORITHMS[args.algorithm]
     shown = ["buffer_name", "buffer_size", "concurrent", "batch_size", "true_value"]
     show_settings("Stage 3: learn offline", kind, args, *shown)
+    if getattr(agent, "warm_up", 0) >= args.max_timesteps:
+        print(
+            f"{args.algorithm} clones the batch for its first {agent.warm_up:,} iterations, and "
+            f"this run ends after {args.max_timesteps:,}: a smaller --warm_up learns from rewards"
+        )
     model = folders.model(label)
     recorder = Recorder(folders.results(label), args, "iterations", model, **more)
     learn(agent, seen, args, evaluator(agent, args), recorder, checkpoint, estimate)

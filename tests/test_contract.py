@@ -36,17 +36,17 @@ PAPER: dict[str, dict[str, Any]] = {
     "DQN": {"discount": 0.99, "tau": 0.005, "bins": 10},
     # Fujimoto and Gu 2021, table of hyper-parameters.
     "TD3_BC": {"discount": 0.99, "tau": 0.005, "alpha": 2.5, "normalize": True},
-    # Kumar et al. 2019, appendix, and the released code.
+    # Kumar et al. 2019, appendix, and the commands on the released code's page (Hopper).
     "BEAR": {
         "discount": 0.99,
         "tau": 0.005,
         "lmbda": 0.75,
         "lagrange_thresh": 10.0,
         "num_samples_match": 5,
-        "mmd_sigma": 20.0,
+        "mmd_sigma": 10.0,
         "kernel_type": "laplacian",
         "mode": "auto",
-        "warm_up": 40_000,
+        "warm_up": 20_000,
     },
 }
 BATCH_SIZE = dict.fromkeys(PAPER, 100) | {"TD3_BC": 256}

@@ -306,6 +306,13 @@ def test_a_recorded_kernel_that_does_not_exist_is_refused(folder: Path) -> None:
     refused(folder, outcome, "does not fit", "kernel_type is 'foo'; choose from laplacian")
 
 
+def test_a_run_of_bear_that_ends_within_its_warm_up_is_said_to_clone(folder: Path) -> None:
+    flags = ["--algorithm", "BEAR", "--max_timesteps", "3", "--overwrite", "--warm_up"]
+    said = "BEAR clones the batch for its first 3 iterations, and this run ends after 3"
+    assert said in done(toy(folder, "learn", *flags, "3"))
+    assert "BEAR clones" not in done(toy(folder, "learn", *flags, "2"))
+
+
 def test_without_a_record_the_flags_count_and_a_line_says_so(folder: Path) -> None:
     done(toy(folder, "learn", "--algorithm", "DQN"))
     (folder / "results" / "DQN_Robust_ToyReach-v0_0.json").unlink()
