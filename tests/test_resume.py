@@ -12,7 +12,7 @@ import toy_envs  # noqa: F401 (registers)
 from conftest import Outcome, load_variant, run_main, snapshot
 from kills import differing, ended, forked, killed_and_finished, reference
 
-from common.errors import Stopped
+from common.errors import InputError, Stopped
 from common.files import Folders
 from common.resume.checkpoint import Checkpoint
 from common.resume.lock import Lock
@@ -345,6 +345,45 @@ def test_a_run_that_another_process_makes_is_refused(unfinished: Path) -> None:
     lock.release()
     (unfinished / "checkpoints" / NAME / "lock").write_text("process 1 on a machine long gone\n")
     done(run(CONTINUOUS, unfinished, *ARGV))
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
+def test_a_folder_that_an_ending_run_takes_along_is_made_again(
+    error: type[OSError], tmp_path: Path, monkeypatch: Any
+) -> None:
+    mkdir = os.mkdir
+    raced: list[Any] = []
+
+    def racing(path: Any, *mode: Any, **options: Any) -> None:
+        if Path(path).name == "run" and len(raced) < 2:  # pathlib itself tries twice
+            raced.append(path)
+            raise error(path)
+        mkdir(path, *mode, **options)
+
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.setattr(os, "mkdir", racing)
+    Lock(tmp_path / "checkpoints" / "run" / "lock").release()
+    assert len(raced) == 2
+
+
+def test_a_file_in_the_place_of_the_locks_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(InputError, match=r"cannot write .*run/lock"):
+        Lock(tmp_path / "run" / "lock")
+
+
+def test_an_owner_that_ends_as_it_is_named_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    lock = Lock(tmp_path / "run" / "lock")
+
+    def gone(*_: Any, **__: Any) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", gone)
+    with pytest.raises(InputError, match="run is being made by another process"):
+        Lock(tmp_path / "run" / "lock")
+    lock.release()
 
 
 def test_of_two_processes_at_once_one_is_refused(made: Path, tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ class Lock:
         try:
             self._file = self._take()
         except BlockingIOError:
-            owner = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+            owner = "another process"
+            with suppress(OSError):  # it has just ended
+                owner = path.read_text(encoding="utf-8", errors="replace").strip() or owner
             raise InputError(
                 f"{path.parent.name} is being made by {owner}: wait for it, or stop it"
             ) from None
@@ -36,10 +38,14 @@ class Lock:
 
     def _take(self) -> int:
         while True:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:  # another run ended and took the folder along: make it again
+                continue
+            except FileExistsError:  # the same, between making it and looking what is there
+                if os.path.lexists(self.path.parent) and not self.path.parent.is_dir():
+                    raise  # a file of that name
                 continue
             try:
                 self._flock(file)
