@@ -1,5 +1,6 @@
 """Where things lie, how they are named, and how they are written: whole or not at all."""
 
+import itertools
 import json
 import os
 import re
@@ -58,6 +59,20 @@ def write_array(path: Path, array: np.ndarray) -> None:
     """np.save to exactly this name (np.save alone appends .npy)."""
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
+
+
+def write_rows(path: Path, pieces: Iterator[np.ndarray], rows: int) -> None:
+    """An array of so many rows, at least one, to exactly this name, from pieces in order."""
+    first = next(pieces)
+    header = {
+        "descr": np.lib.format.dtype_to_descr(first.dtype),
+        "fortran_order": False,
+        "shape": (rows, *first.shape[1:]),
+    }
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in itertools.chain([first], pieces):
+            file.write(np.ascontiguousarray(piece).data)
 
 
 def read_array(path: str | Path) -> np.ndarray:

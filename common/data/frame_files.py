@@ -18,7 +18,7 @@ import torch
 
 from common.data.replay import checked, column_path, read_columns
 from common.errors import InputError
-from common.files import read_array, replacing, write_array, write_json
+from common.files import read_array, replacing, write_array, write_json, write_rows
 
 COLUMNS = {
     "action": torch.int64,
@@ -83,12 +83,8 @@ def write(
 def _write_frames(
     path: Path, start: int, end: int, frames_at: Callable[[slice], np.ndarray]
 ) -> None:
-    shape = (end - start, *frames_at(slice(start, start + 1)).shape[1:])
-    with path.open("wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for first in range(start, end, PIECE):
-            file.write(frames_at(slice(first, min(first + PIECE, end))).tobytes())
+    slices = (slice(first, min(first + PIECE, end)) for first in range(start, end, PIECE))
+    write_rows(path, (frames_at(one) for one in slices), end - start)
 
 
 def read(prefix: str | Path, state_shape: tuple[int, ...], size: int | None) -> Saved:

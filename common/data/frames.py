@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.data import frame_files
-from common.data.replay import Batch
+from common.data.replay import Batch, affordable
 
 CHUNK = 100_000  # frames a file, and frames of memory asked for at a time
 
@@ -46,11 +46,12 @@ class FrameBuffer:
         self._begins = True  # whether the next transition is the first of an episode
         self._read_only = False
 
-        self._action = np.zeros((max_size, 1), np.int64)
-        self._reward = np.zeros((max_size, 1), np.float32)
-        self._not_done = np.zeros((max_size, 1), np.float32)
-        self._age = np.zeros(max_size, np.int64)  # earlier frames of its episode, at most H − 1
-        self._last_frame = np.full(max_size, -1)  # where the episode's last frame is kept, or −1
+        with affordable(max_size):
+            self._action = np.zeros((max_size, 1), np.int64)
+            self._reward = np.zeros((max_size, 1), np.float32)
+            self._not_done = np.zeros((max_size, 1), np.float32)
+            self._age = np.zeros(max_size, np.int64)  # earlier frames of its episode, at most H − 1
+            self._last_frame = np.full(max_size, -1)  # where its episode's last frame is, or −1
         self._last_frames = np.empty((0, *self.frame_shape), np.uint8)
         self._free: list[int] = []  # places in _last_frames whose transition was overwritten
         self._number: np.ndarray | None = None  # of the transition at each position
@@ -63,7 +64,8 @@ class FrameBuffer:
         if free is not None and needed > free:
             warnings.warn(
                 f"{max_size:,} transitions will take {needed / 1e9:.2f} GB as they come in, and "
-                f"{free / 1e9:.2f} GB of memory are free: choose a smaller --buffer_size",
+                f"{free / 1e9:.2f} GB of memory are free: a smaller --buffer_size needs less, in "
+                "stage 2 fewer --max_timesteps",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -175,7 +177,9 @@ class FrameBuffer:
         content = self._blocks[block]
         if content is None:
             size = min(CHUNK, self._slots - block * CHUNK)
-            content = self._blocks[block] = np.empty((size, *self.frame_shape), np.uint8)
+            with affordable(self.max_size):
+                content = np.empty((size, *self.frame_shape), np.uint8)
+            self._blocks[block] = content
         content[place] = frame
 
     def _keep(self, frame: np.ndarray) -> int:
@@ -183,8 +187,9 @@ class FrameBuffer:
         if not self._free:
             held = len(self._last_frames)
             self._free = list(range(held, 2 * held + 8))
-            more = np.empty((held + 8, *self.frame_shape), np.uint8)
-            self._last_frames = np.concatenate([self._last_frames, more])
+            with affordable(self.max_size):
+                more = np.empty((held + 8, *self.frame_shape), np.uint8)
+                self._last_frames = np.concatenate([self._last_frames, more])
         place = self._free.pop()
         self._last_frames[place] = frame
         return place

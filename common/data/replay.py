@@ -1,5 +1,7 @@
 """The batch: a ring of transitions on the device, and the files it is saved as."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +10,9 @@ import torch
 from torch import Tensor
 
 from common.errors import InputError
-from common.files import read_array, replacing, write_array, write_json
+from common.files import read_array, replacing, write_array, write_json, write_rows
+
+PIECE = 20_000  # rows that are read or written at a time
 
 
 class Batch(NamedTuple):
@@ -54,14 +58,17 @@ def read_columns(prefix: str | Path, widths: dict[str, int]) -> dict[str, np.nda
 
 
 def checked(
-    path: Path, array: np.ndarray, oldest: int, kept: int, dtype: torch.dtype
+    path: Path, array: np.ndarray, first: int, count: int, dtype: torch.dtype
 ) -> np.ndarray:
-    """The first `kept` rows from row `oldest` on, round the ring, converted to `dtype`.
+    """`count` rows from row `first` on, round the ring, converted to `dtype`.
 
     Raises: InputError naming the row where a number is NaN, infinite or none of this type, or
     neither 0 nor 1 in a column whose name says it must be.
     """
-    values = np.concatenate([array[oldest:], array[:oldest]])[:kept] if oldest else array[:kept]
+    first %= len(array)
+    values = array[first : first + count]
+    if len(values) < count:
+        values = np.concatenate([values, array[: count - len(values)]])
     whole = not dtype.is_floating_point
     with np.errstate(over="ignore", invalid="ignore"):
         column = values.astype(np.int64 if whole else np.float32)
@@ -71,10 +78,22 @@ def checked(
     if bad.any():
         row, place = np.argwhere(bad)[0]
         raise InputError(
-            f"{path}: row {(row + oldest) % len(array)}, column {place} is "
+            f"{path}: row {(row + first) % len(array)}, column {place} is "
             f"{values[row, place]:g}; repair or drop that transition"
         )
     return column
+
+
+@contextmanager
+def affordable(transitions: int) -> Iterator[None]:
+    """Raises: InputError where the block finds no memory for a buffer of so many transitions."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # numpy's, and torch's
+        raise InputError(
+            f"no memory for a buffer of {transitions:,} transitions: a smaller --buffer_size needs "
+            "less, in stage 2 fewer --max_timesteps"
+        ) from error
 
 
 class ReplayBuffer:
@@ -97,20 +116,15 @@ class ReplayBuffer:
         widths = Batch(state_dim, action_dim, state_dim, 1, 1)  # type: ignore[arg-type]
         self._widths: dict[str, int] = widths._asdict()
         self._dtypes = dict.fromkeys(Batch._fields, torch.float32) | {"action": action_dtype}
-        self._allocate(max_size)
+        with affordable(max_size):
+            self._columns = self._empty(max_size)
 
-    def _allocate(self, rows: int) -> None:
+    def _empty(self, rows: int) -> Batch:
         def column(name: str) -> Tensor:
             shape, dtype = (rows, self._widths[name]), self._dtypes[name]
             return torch.empty(shape, dtype=dtype, device=self.device)
 
-        try:
-            self._columns = Batch(*(column(name) for name in Batch._fields))
-        except RuntimeError as error:
-            raise InputError(
-                f"no memory for a buffer of {rows:,} transitions; fewer --max_timesteps need less"
-            ) from error
-        self.max_size = rows
+        return Batch(*(column(name) for name in Batch._fields))
 
     def add(
         self,
@@ -179,20 +193,25 @@ class ReplayBuffer:
 
         Raises: InputError where they cannot be written.
         """
-        columns = {
-            name: column[: self.size].roll(-self._oldest, 0).cpu().numpy()
-            for name, column in self._columns._asdict().items()
-        }
-        columns["ptr"] = np.array(self.size % self.max_size)
+        more = {"ptr": np.array(self.size % self.max_size)}
         if simulator is not None:
-            columns["simulator"] = simulator
-        paths = [column_path(prefix, name) for name in columns]
+            more["simulator"] = simulator
+        paths = [column_path(prefix, name) for name in (*Batch._fields, *more)]
         with replacing(*paths, f"{prefix}.json") as [*temporaries, json_temporary]:
-            for temporary, array in zip(temporaries, columns.values(), strict=True):
+            columns, others = temporaries[: -len(more)], temporaries[-len(more) :]
+            for temporary, column in zip(columns, self._columns, strict=True):
+                write_rows(temporary, self._pieces(column), self.size)
+            for temporary, array in zip(others, more.values(), strict=True):
                 write_array(temporary, array)
             write_json(json_temporary, record or {})
             if simulator is None:
                 column_path(prefix, "simulator").unlink(missing_ok=True)
+
+    def _pieces(self, column: Tensor) -> Iterator[np.ndarray]:
+        """The rows held, oldest first, a few at a time: no second copy of a column is in memory."""
+        for begin, end in [(self._oldest, self.size), (0, self._oldest)]:
+            for start in range(begin, end, PIECE):
+                yield column[start : min(start + PIECE, end)].cpu().numpy()
 
     def load(self, prefix: str | Path, size: int | None = None) -> int:
         """Replace the content by a saved batch or its first `size` transitions; grows if need be.
@@ -205,28 +224,26 @@ class ReplayBuffer:
         of another length or width, holds NaN or infinity, or a `not_done` other than 0 and 1;
         where there is no memory for it.
         """
-        arrays = read_columns(prefix, self._widths)
-        total = len(arrays["state"])
+        total = len(read_columns(prefix, self._widths)["state"])
         kept = total if size is None else min(size, total)
         oldest = self._saved_oldest(prefix, total)
-        # All columns are checked before the first is replaced: a refused batch changes nothing.
+        rows = max(kept, self.max_size)
         try:
-            columns = {
-                name: torch.from_numpy(
-                    checked(column_path(prefix, name), array, oldest, kept, self._dtypes[name])
-                )
-                for name, array in arrays.items()
-            }
-        except MemoryError:
+            columns = self._empty(rows)  # others than those held: a refused batch changes nothing
+        except RuntimeError as error:
             raise InputError(
                 f"no memory for the {kept:,} transitions of {prefix}_*.npy; --buffer_size takes "
                 "the first of them"
-            ) from None
-        if kept > self.max_size:
-            self._allocate(kept)
-        for name, column in columns.items():
-            getattr(self._columns, name)[:kept] = column
-        self.size, self.ptr, self.added = kept, kept % self.max_size, kept
+            ) from error
+        for name, column in columns._asdict().items():
+            path, dtype = column_path(prefix, name), self._dtypes[name]
+            for start in range(0, kept, PIECE):
+                # Opened anew: what was read through one map counts as memory until it is closed.
+                array = read_array(path).reshape(total, -1)
+                piece = checked(path, array, oldest + start, min(PIECE, kept - start), dtype)
+                column[start : start + len(piece)] = torch.from_numpy(piece)
+        self._columns, self.max_size = columns, rows
+        self.size, self.ptr, self.added = kept, kept % rows, kept
         return total
 
     @staticmethod
