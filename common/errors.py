@@ -1,16 +1,19 @@
 """What the user did wrong, and how a script says so."""
 
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from common.printing import unheeded
+
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the run: Ctrl-C or SIGTERM, at a point from which it goes on."""
+    """A signal ended the run: Ctrl-C, SIGTERM or SIGHUP, at a point from which it goes on."""
 
     def __init__(self, signum: int) -> None:
-        self.status = 128 + signum  # as a shell counts it: 130 and 143
+        self.status = 128 + signum  # as a shell counts it: 130, 143, 129
         super().__init__()
 
 
@@ -19,19 +22,33 @@ class InputError(ValueError):
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-    """Run a script's `main` and exit: 0, 1 with a one-line error, 130 after Ctrl-C, 143 SIGTERM."""
+    """Run a script's `main` and exit: 0, 1 with a one-line error, or 128 + the signal's number.
+
+    Whether anybody reads what is printed changes nothing.
+    """
+    with unheeded():
+        sys.exit(_status(main))
+
+
+def _status(main: Callable[[], None]) -> int | str:
+    """What to exit with; a text is an error's."""
     try:
         main()
     except InputError as error:
-        sys.exit(f"error: {error}")
+        return f"error: {error}"
     except (MemoryError, RuntimeError) as error:
         # torch's message where an allocation fails, on the CPU and on CUDA
         if not (isinstance(error, MemoryError) or re.search("alloc|out of memory", str(error))):
             raise
-        sys.exit("error: out of memory: a smaller --batch_size, or fewer candidates, need less")
+        return "error: out of memory: a smaller --batch_size, or fewer candidates, need less"
     except KeyboardInterrupt as stop:
-        resumed = isinstance(stop, Stopped)
-        left = "the same command goes on" if resumed else "the stage is not finished"
+        left = going_on(sys.argv) if isinstance(stop, Stopped) else "the stage is not finished"
         print(f"stopped: what was saved so far is kept, {left}", file=sys.stderr)
-        sys.exit(getattr(stop, "status", 130))
-    sys.exit(0)
+        return getattr(stop, "status", 130)
+    return 0
+
+
+def going_on(words: list[str]) -> str:
+    """How to go on with a command that was stopped: with --overwrite it would begin anew."""
+    again = [word for word in words if word != "--overwrite"]
+    return "the same command goes on" if again == words else f"python {shlex.join(again)} goes on"

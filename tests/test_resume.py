@@ -163,7 +163,8 @@ def test_a_signal_while_evaluating_stops_at_once(made: Path, tmp_path: Path) -> 
     assert np.load(folder / "results" / "DDPG_Made_ToyReach-v0_0.npy").shape == (3,)
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+def test_a_second_signal_does_not_wait(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("common.resume.checkpoint.TWICE", 0.0)
     args = CONTINUOUS.parse_args(["--output_dir", str(tmp_path)])
     with pytest.raises(Stopped), Checkpoint(args, Folders(tmp_path, "Toy-v0", 0)) as checkpoint:
         checkpoint.claim("run", [])

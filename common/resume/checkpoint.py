@@ -6,7 +6,6 @@ in it and goes on.
 """
 
 import argparse
-import os
 import signal
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 from common.errors import InputError, Stopped
 from common.files import Folders, refuse_existing
+from common.printing import tell
 from common.resume.lock import Lock
 from common.resume.parts import Generators, Part, Rows
 from common.saving import read_sealed, write_sealed
@@ -27,6 +27,18 @@ INCIDENTAL = {
     "output_dir", "overwrite", "tensorboard", "checkpoint_minutes", "device", "threads"
 }  # fmt: skip
 STATE, LOCK = "state.pt", "lock"
+
+
+HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
+TWICE = 1.0  # seconds: `timeout` sends its signal twice, as does a shell whose terminal goes away
+
+
+def stopping_signals() -> list[int]:
+    """Ctrl-C, SIGTERM, and a lost terminal's SIGHUP unless nohup has it ignored."""
+    heard: list[int] = [signal.SIGINT, signal.SIGTERM]
+    if HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN:
+        heard.append(HANGUP)
+    return heard
 
 
 @contextmanager
@@ -44,9 +56,9 @@ def _remedied(path: Path) -> Iterator[None]:
 class Checkpoint:
     """The parts of one run, saved together; a context, at whose end a finished run's state goes.
 
-    A stage claims its name, holds its parts, and resumes; from then on Ctrl-C and SIGTERM wait for
-    the next `save_if_due`, which saves and ends the program. A second one ends it at once. Without
-    arguments it saves nothing: for interaction outside a run.
+    A stage claims its name, holds its parts, and resumes; from then on Ctrl-C, SIGTERM and SIGHUP
+    wait for the next `save_if_due`, which saves and ends the program. A second one ends it at once.
+    Without arguments it saves nothing: for interaction outside a run.
     """
 
     def __init__(
@@ -59,6 +71,7 @@ class Checkpoint:
         self._found: dict[str, Any] | None = None
         self._saved = 0.0
         self._patient, self._asked = False, 0  # whether signals wait, and the one that does
+        self._heard = 0.0  # when it came
         self._handlers: dict[int, Any] = {}
 
     def claim(self, label: str, files: list[Path]) -> None:
@@ -159,20 +172,25 @@ class Checkpoint:
         self.save_if_due(due=True)
         self._patient = False
         try:
+            if self._asked:  # since it was saved
+                raise Stopped(self._asked)
             yield
         finally:
             self._patient = self.folder is not None
 
     def _hear(self, signum: int, _frame: FrameType | None) -> None:
-        if not self._patient or self._asked:
-            raise Stopped(signum)
-        self._asked = signum
-        os.write(2, b"stopping at the next checkpoint; once more stops at once\n")
+        once_more = bool(self._asked)
+        late = time.monotonic() - self._heard >= TWICE
+        if once_more and not (late and signum != HANGUP):
+            return
+        self._asked, self._heard = self._asked or signum, time.monotonic()
+        if once_more or not self._patient:
+            raise Stopped(self._asked)
+        tell("stopping at the next checkpoint; once more stops at once")
 
     def __enter__(self) -> "Checkpoint":
         if threading.current_thread() is threading.main_thread():
-            signals = (signal.SIGINT, signal.SIGTERM)
-            self._handlers = {one: signal.signal(one, self._hear) for one in signals}
+            self._handlers = {one: signal.signal(one, self._hear) for one in stopping_signals()}
         return self
 
     def __exit__(

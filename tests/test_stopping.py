@@ -1,0 +1,209 @@
+"""Around stopping: nothing printed decides what is saved, and the message tells the truth."""
+
+import io
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kills import differing, ended
+from test_resume import (  # noqa: F401
+    ARGV,
+    CONTINUOUS,
+    GENERATE,
+    NAME,
+    SMALL,
+    TOY,
+    TRAIN,
+    _short_chunks,
+    done,
+    made,
+    run,
+    stopping,
+)  # fmt: skip
+
+from common import errors
+from common.errors import going_on
+from common.resume import checkpoint as checkpoint_module
+
+# --- streams that fail
+
+
+def piped() -> None:
+    """`2>&1 | tee log`, and tee is gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    for number in (1, 2):
+        os.dup2(writer, number)
+
+
+def closed() -> None:
+    """`>&- 2>&-`."""
+    os.close(1)
+    os.close(2)
+
+
+def full() -> None:
+    """`> log 2>&1` on a full disk."""
+    for number in (1, 2):
+        os.dup2(os.open("/dev/full", os.O_WRONLY), number)
+
+
+def hung_up() -> None:
+    """A terminal that is gone."""
+    master, slave = os.openpty()
+    for number in (1, 2):
+        os.dup2(slave, number)
+    os.close(master)
+
+
+GONE: list[Callable[[], None]] = [piped, closed, full, hung_up]
+
+
+def opened(number: int) -> Any:
+    """A standard stream as python makes it, of the fewest characters there are."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), "ascii", write_through=True)
+
+
+def unread(gone: Callable[[], None], folder: Path, *argv: str, stop_at: int = 0) -> int:
+    """The status of a command line whose output nobody can read, sent SIGTERM at that point."""
+    process = os.fork()
+    if process:
+        return ended(process)
+    status: Any = 70
+    try:
+        gone()
+        sys.stdout, sys.stderr = opened(1), opened(2)
+        sys.argv = ["main.py", *SMALL, *argv, "--output_dir", str(folder)]
+        if stop_at:
+            stopping(pytest.MonkeyPatch(), stop_at)
+        errors.run(CONTINUOUS.main)
+    except SystemExit as end:
+        status = end.code
+    finally:
+        os._exit(status if isinstance(status, int) else 1)
+
+
+@pytest.mark.parametrize("gone", GONE)
+def test_a_stop_saves_and_the_run_goes_on_where_nobody_reads_what_is_printed(
+    gone: Callable[[], None],
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    folders = [shutil.copytree(made, tmp_path / name) for name in ("whole", "unread")]
+    done(run(CONTINUOUS, folders[0], *ARGV))
+    assert unread(gone, folders[1], *ARGV, stop_at=2) == 143
+    assert (folders[1] / "checkpoints" / NAME / "state.pt").exists()
+    assert unread(gone, folders[1], *ARGV) == 0
+    assert differing(*folders) == []
+
+
+@pytest.mark.parametrize("stage", [TRAIN, GENERATE])
+def test_stages_1_and_2_the_same(
+    stage: list[str],
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "out")
+    for path in (folder / "results").glob("behavioral*"):
+        path.unlink()
+    for path in (folder / "models").glob("behavioral*"):
+        if stage is TRAIN:
+            path.unlink()
+    assert unread(piped, folder, *TOY, *stage, stop_at=2) == 143
+    assert len(list((folder / "checkpoints").glob("*/state.pt"))) == 1
+    assert unread(piped, folder, *TOY, *stage) == 0
+
+
+def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    process = os.fork()
+    if not process:
+        closed()
+        sys.stdout = sys.stderr = None
+
+        def main() -> None:
+            with (tmp_path / "file").open("w") as file:
+                print("to nobody")
+                os.write(2, b"from a library")
+                os._exit(0 if file.fileno() > 2 else 1)
+
+        errors.run(main)
+    assert ended(process) == 0 and (tmp_path / "file").read_text() == ""
+
+
+# --- signals
+
+
+def test_a_lost_terminal_saves_and_nohup_goes_on(
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "out")
+    with monkeypatch.context() as patched:
+        stopping(patched, 2, signal.SIGHUP)
+        assert run(CONTINUOUS, folder, *ARGV).status == 129
+    assert (folder / "checkpoints" / NAME / "state.pt").exists()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stopping(monkeypatch, 2, signal.SIGHUP)
+        done(run(CONTINUOUS, folder, *ARGV))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_sent_twice_at_once_is_one(
+    signum: int,
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "out")
+    saved: list[int] = []
+    save = checkpoint_module.Checkpoint.save
+
+    def counted(self: Any) -> None:
+        saved.append(1)
+        save(self)
+
+    def twice(self: Any, due: bool = False) -> None:
+        saved.clear()
+        for _ in range(2):
+            os.kill(os.getpid(), signum)
+        look(self, due)
+
+    look = checkpoint_module.Checkpoint.save_if_due
+    monkeypatch.setattr(checkpoint_module.Checkpoint, "save", counted)
+    monkeypatch.setattr(checkpoint_module.Checkpoint, "save_if_due", twice)
+    assert run(CONTINUOUS, folder, *ARGV).status == 128 + signum
+    assert saved == [1]
+
+
+# --- what goes on
+
+
+def test_the_command_that_goes_on_is_named(
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "out")
+    with monkeypatch.context() as patched:
+        stopping(patched, 2)
+        outcome = run(CONTINUOUS, folder, "--overwrite", *ARGV)
+    words = [*SMALL, *ARGV, "--output_dir", str(folder)]
+    assert outcome.err.endswith(f"is kept, python main.py {' '.join(words)} goes on\n")
+    assert "goes on where it stopped" in done(run(CONTINUOUS, folder, *ARGV)).out
+    assert (
+        going_on(["main.py", "--env", "a b", "--overwrite"]) == "python main.py --env 'a b' goes on"
+    )
+    assert going_on(["main.py", "--overwrite_not"]) == "the same command goes on"
