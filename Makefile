@@ -27,16 +27,33 @@ $(VENV)/.checks: requirements-dev.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-# The commands below are those a user types; make prints each before it runs.
-PENDULUM := --env Pendulum-v1 --output_dir quickstart --overwrite
-MAIN = $(BIN)/python continuous_BCQ/main.py $(PENDULUM)
+# The commands below are those a user types; make prints each before it runs. What was stopped goes
+# on where it was: a stage that is finished leaves a mark, the last one takes the marks away.
+MAIN = $(BIN)/python continuous_BCQ/main.py --env Pendulum-v1 --output_dir quickstart
+MARKS := $(addprefix quickstart/.,begun behaviour batch DDPG BCQ)
 
-quickstart: $(VENV)/.installed
+quickstart/.begun: $(VENV)/.installed
+	@rm -rf quickstart && mkdir quickstart && touch $@
+
+quickstart/.behaviour: quickstart/.begun
 	$(MAIN) --train_behavioral --gaussian_std 0.1 --max_timesteps 6000 --start_timesteps 2000 --eval_freq 1000
+	@touch $@
+
+quickstart/.batch: quickstart/.behaviour
 	$(MAIN) --generate_buffer --buffer_name Imitation --gaussian_std 0 --rand_action_p 0 --max_timesteps 10000
+	@touch $@
+
+quickstart/.DDPG: quickstart/.batch
 	$(MAIN) --buffer_name Imitation --algorithm DDPG --max_timesteps 3000 --eval_freq 500
+	@touch $@
+
+quickstart/.BCQ: quickstart/.DDPG
 	$(MAIN) --buffer_name Imitation --max_timesteps 3000 --eval_freq 500
+	@touch $@
+
+quickstart: quickstart/.BCQ
 	$(BIN)/python plot.py quickstart/results/*_Imitation_Pendulum-v1_0.npy --output quickstart/quickstart.png
+	@rm $(MARKS)
 	@echo
 	@echo 'Both learners saw the same 10,000 transitions of one good policy and nothing else.'
 	@echo 'Next:  open quickstart/quickstart.png'

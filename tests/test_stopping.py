@@ -4,12 +4,14 @@ import io
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from kills import differing, ended
 from test_resume import (  # noqa: F401
     ARGV,
@@ -207,3 +209,32 @@ def test_the_command_that_goes_on_is_named(
         going_on(["main.py", "--env", "a b", "--overwrite"]) == "python main.py --env 'a b' goes on"
     )
     assert going_on(["main.py", "--overwrite_not"]) == "the same command goes on"
+
+
+def test_the_quickstart_goes_on_at_the_stage_where_it_was_stopped(tmp_path: Path) -> None:
+    log, stop = tmp_path / "log", tmp_path / "stop"
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\necho "$*" >> {log}\n'
+        f'case "$*" in *--algorithm*) [ ! -e {stop} ] || kill -INT $$ ;; esac\n'
+    )
+    python.chmod(0o755)
+    for name in ("../requirements.txt", ".created", ".installed"):
+        (tmp_path / "venv" / name).touch()
+    make = ["make", "--silent", "-C", tmp_path, "-f", ROOT / "Makefile", "quickstart", "VENV=venv"]
+
+    def made_stages() -> list[str]:
+        log.write_text("")
+        subprocess.run(make, capture_output=True, check=False)
+        lines = log.read_text().splitlines()
+        assert not [line for line in lines if "--overwrite" in line]
+        names = ("train_behavioral", "generate_buffer", "--algorithm DDPG", "3000", "plot.py")
+        return [next(name for name in names if name in line) for line in lines]
+
+    stop.touch()
+    assert made_stages() == ["train_behavioral", "generate_buffer", "--algorithm DDPG"]
+    assert made_stages() == ["--algorithm DDPG"]
+    stop.unlink()
+    assert made_stages() == ["--algorithm DDPG", "3000", "plot.py"]
+    assert len(made_stages()) == 5  # what was finished begins anew
