@@ -116,6 +116,11 @@ class BCQ(Agent):
         return q.where(self.allowed(logits), -math.inf).argmax(1, keepdim=True)
 
     @torch.no_grad()
+    def value(self, state: Tensor, action: Tensor) -> Tensor:
+        """Q(s, a); (B, *S), (B, 1) -> (B, 1)."""
+        return self.network.q(state).gather(1, action)
+
+    @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
         """y = r + nd·γ·Q_target(s', a*), a* the online network's best allowed action; (B, 1)."""
         next_state = as_input(next_state)  # once for both networks

@@ -70,6 +70,11 @@ class DQN(Agent):
         return actions.cpu().numpy() if states.ndim > len(self.state_shape) else int(actions)
 
     @torch.no_grad()
+    def value(self, state: Tensor, action: Tensor) -> Tensor:
+        """Q(s, a); (B, *S), (B, 1) -> (B, 1)."""
+        return self.network(state).gather(1, action)
+
+    @torch.no_grad()
     def target_value(self, next_state: Tensor, reward: Tensor, not_done: Tensor) -> Tensor:
         """y = r + nd·γ·max_a Q_target(s', a), (B, 1)."""
         q = self.target_network(next_state).max(1, keepdim=True).values

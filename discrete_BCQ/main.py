@@ -2,7 +2,7 @@
 
     python main.py --train_behavioral
     python main.py --generate_buffer
-    python main.py                                   (BCQ; --algorithm DQN or BC are the baselines)
+    python main.py                                   (BCQ; --algorithm names a baseline)
 
 Source: Fujimoto, Conti, Ghavamzadeh, Pineau, "Benchmarking Batch Deep Reinforcement Learning
 Algorithms", 2019, section 4 and appendix.
@@ -37,7 +37,7 @@ from common.run.stages import require_made, show_settings
 from DQN import DQN
 from utils import Buffer, dimensions, is_atari, make_buffer, make_env
 
-ALGORITHMS = learners("BCQ", "DQN", "BC")
+ALGORITHMS = learners("BCQ", "DQN", "QRDQN", "REM", "KL_Control", "BC")
 # What the paper sets for Atari, and the released code for all else. `tau` is the rate at which the
 # target network moves every `target_update_freq` updates: 1 is a full copy.
 ATARI: dict[str, Any] = {

@@ -21,7 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.agent import Agent, Figures
-from common.arguments import Flag, count, nonnegative, positive, probability, whole
+from common.arguments import (
+    Flag,
+    count,
+    nonnegative,
+    number_between,
+    positive,
+    probability,
+    whole,
+)
 from common.data import replay
 from common.data.frames import FrameBuffer
 from common.data.replay import Batch
@@ -49,6 +57,7 @@ __all__ = [
     "make_buffer",
     "make_env",
     "nonnegative",
+    "number_between",
     "positive",
     "probability",
     "whole",
@@ -198,11 +207,15 @@ class Head(nn.Sequential):
         linears: list[Any] = list(self)
         self.layers = [(layer.weight, layer.bias) for layer in linears]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, features) -> (B, K)."""
+    def hidden(self, x: Tensor) -> Tensor:
+        """(B, features) -> what the last layer is given, (B, width)."""
         for weight, bias in self.layers[:-1]:
             x = F.linear(x, weight, bias).relu_()
-        return F.linear(x, *self.layers[-1])
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, features) -> (B, K)."""
+        return F.linear(self.hidden(x), *self.layers[-1])
 
 
 def head(state_shape: tuple[int, ...], num_actions: int) -> Head:

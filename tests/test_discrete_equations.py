@@ -131,6 +131,15 @@ def test_threshold_1_acts_like_cloning_and_0_like_q_learning() -> None:
     assert learning.select_action(states).tolist() == q.argmax(1).tolist()
 
 
+def test_bcq_and_dqn_value_a_pair_by_its_q_whatever_is_allowed() -> None:
+    q, action = [[1.0, 5.0, 2.0], [-1.0, -3.0, -2.0]], torch.tensor([[1], [2]])
+    masking, plain = bcq(3), dqn(3)
+    masking.network, plain.network = Heads(q, [log(1.0, 0.01, 0.01)] * 2), Alone(q)
+    masking.target_network = plain.target_network = Alone([[NAN] * 3] * 2)
+    for agent in (masking, plain):
+        assert agent.value(column(0, 1), action).tolist() == [[5.0], [-2.0]]
+
+
 def test_dqn_takes_the_action_of_highest_value() -> None:
     agent = dqn(3)
     agent.network = Alone([[1.0, 5.0, 2.0], [-1.0, -3.0, -2.0]])
@@ -288,7 +297,7 @@ def test_an_update_is_one_adam_step_on_the_sum_of_the_losses(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["BCQ", "DQN"])
+@pytest.mark.parametrize("name", [name for name in variant.main.ALGORITHMS if name != "BC"])
 def test_the_target_moves_every_target_update_freq_updates_by_tau(name: str) -> None:
     kind = getattr(getattr(variant, name), name)
     agent = kind((2,), 3, "cpu", lr=1e-2, tau=0.25, target_update_freq=3)
