@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# Arguments that change nothing of what is learned (device and threads: but for rounding).
+INCIDENTAL = {
+    "output_dir", "overwrite", "tensorboard", "checkpoint_minutes", "device", "threads"
+}  # fmt: skip
+
 
 class Flag(NamedTuple):
     """One hyper-parameter on the command line; `bool` is a switch, with its `--no-` form.

@@ -68,7 +68,6 @@ VECTOR: dict[str, Any] = {
     "eval_freq": 5000,
     "eval_eps": 0.0,
 }
-LOW_NOISE_EPS = 0.001  # ε of the low-noise episodes of a batch
 BEHAVIOURAL = "DQN"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
@@ -112,7 +111,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--low_noise_p",
         type=arguments.probability,
         default=0.2,
-        help=f"stage 2: probability that an episode is played with ε {LOW_NOISE_EPS}",
+        help="stage 2: probability that an episode is played with the ε of evaluations",
     )
     add(
         "--rand_action_p",
@@ -240,7 +239,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     def begin_episode() -> None:
         nonlocal eps
         low_noise = noisy.generator.random() < args.low_noise_p
-        eps = LOW_NOISE_EPS if low_noise else args.rand_action_p
+        eps = args.eval_eps if low_noise else args.rand_action_p
 
     def act(state: np.ndarray, _timestep: int) -> int:
         return noisy(state, eps)

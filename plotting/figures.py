@@ -33,7 +33,7 @@ PRINT: dict[str, Any] = {
 
 # Okabe and Ito's colours, told apart by the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "X", "P")
+MARKERS = ("o", "s", "^", "D", "v", "X", "P", "<", ">", "p", "h")  # as colours come round again
 # Cloning often lies exactly on BCQ: drawn over it, with gaps that let it show through.
 CLONING: dict[str, Any] = {"BC": "-.", "VAE_BC": (0, (3, 1, 1, 1, 1, 1))}
 OTHERS: tuple[Any, ...] = ((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 0.6)))  # what is no paper's
@@ -52,7 +52,8 @@ def styles(names: list[str]) -> dict[str, dict[str, Any]]:
         else:
             dashes, place = next(others)
         chosen[name] = {
-            "color": COLOURS[place], "marker": MARKERS[place], "linestyle": dashes,
+            "color": COLOURS[place % len(COLOURS)],
+            "marker": MARKERS[place % len(MARKERS)], "linestyle": dashes,
             "markeredgecolor": "white", "markeredgewidth": 0.4,
             "zorder": 2.9 if name in CLONING else 2.8 - 0.01 * len(chosen),
         }  # fmt: skip

@@ -13,20 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from common.arguments import INCIDENTAL
 from common.errors import InputError
 from common.files import file_part
 from plotting.runs import FOREIGN, GENERATED, OFFLINE, ONLINE, Run, say
 
 # Panels and legends in the papers' order, anything else after it.
 BATCHES = ("", "FinalBuffer", "Concurrent", "Imitation", "Robust")
-LEARNERS = ("BCQ", "DDPG", "BC", "VAE_BC", "DQN", "TD3_BC", "BEAR")
+LEARNERS = (
+    "BCQ", "DDPG", "BC", "VAE_BC", "DQN", "TD3_BC", "BEAR", "QRDQN", "REM", "KL_Control"
+)  # fmt: skip
 
 # Arguments that may differ between runs that are averaged: what changes nothing that is learned,
 # what tells experts apart as a seed does, and what decides a run's panel and label already.
-INCIDENTAL = {
-    "seed", "threads", "device", "overwrite", "tensorboard", "true_value",
-    "checkpoint_minutes",
-    "behavioral_seed", "save_buffer", "env", "buffer_name", "algorithm", "concurrent",
+AVERAGED_OVER = INCIDENTAL | {
+    "seed", "true_value", "behavioral_seed", "save_buffer", "env", "buffer_name", "algorithm",
+    "concurrent",
 }  # fmt: skip
 # Arguments of the stage that made it, in which batches of one name may differ.
 OF_THE_BATCH = (
@@ -70,7 +72,7 @@ def _facts(run: Run) -> dict[str, Any]:
     """All that must agree between seeds of one experiment."""
     if run.stage == GENERATED:  # nothing learns, so the learners' flags mean nothing
         return _batch_facts(run)
-    return {k: v for k, v in run.arguments.items() if k not in INCIDENTAL}
+    return {k: v for k, v in run.arguments.items() if k not in AVERAGED_OVER}
 
 
 def _batch_facts(run: Run) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def test_the_other_defaults_are_the_papers() -> None:
         "discount": 0.99, "eval_episodes": 10, "buffer_size": None, "device": "auto",
     }  # fmt: skip
     assert {name: flags[name] for name in table} == table
-    assert main.LOW_NOISE_EPS == 0.001 and main.stages.ONLINE_BUFFER_SIZE == 1_000_000
+    assert main.stages.ONLINE_BUFFER_SIZE == 1_000_000
 
 
 def test_help_shows_both_values() -> None:
@@ -347,6 +347,14 @@ def test_an_episode_is_low_noise_or_has_random_actions(
     greedy = (actions == actions[:, :1]).all(1).mean()
     low, rand = float(low_noise_p), float(rand_action_p)
     assert greedy == pytest.approx(low + (1 - low) * (1 - rand), abs=0.1), expected
+
+
+def test_a_low_noise_episode_is_played_with_the_epsilon_of_evaluations(folder: Path) -> None:
+    flags = ["--low_noise_p", "1", "--rand_action_p", "0", "--eval_eps", "1"]
+    done(run(folder, "generate", *flags, "--overwrite", "--max_timesteps", "2000"))
+    actions = np.load(folder / "buffers" / f"Default_{PICK}_0_action.npy")
+    assert 0.2 < (actions == 1).mean() < 0.5
+    assert (main.ATARI["eval_eps"], main.VECTOR["eval_eps"]) == (0.001, 0.0)
 
 
 def test_vector_rewards_are_learned_from_as_they_are(made: Path) -> None:

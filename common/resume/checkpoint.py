@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from common.arguments import INCIDENTAL
 from common.errors import InputError, Stopped
 from common.files import Folders, refuse_existing
 from common.printing import tell
@@ -22,10 +23,6 @@ from common.resume.lock import Lock
 from common.resume.parts import Generators, Part, Rows
 from common.saving import read_sealed, write_sealed
 
-# Arguments that change nothing of what is learned (device and threads: but for rounding).
-INCIDENTAL = {
-    "output_dir", "overwrite", "tensorboard", "checkpoint_minutes", "device", "threads"
-}  # fmt: skip
 STATE, LOCK = "state.pt", "lock"
 
 
