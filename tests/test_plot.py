@@ -349,7 +349,8 @@ def test_learners_tell_apart_known_unknown_and_many(tmp_path: Path) -> None:
     }  # fmt: skip
     assert set(looks) == set(names) and len(set(looks.values())) == len(names)
     assert looks["BCQ"][:2] == ("#0072B2", "o")
-    assert legend(figure)[: len(figures.LEARNERS)] == [f"{name} (n = 1)" for name in figures.LEARNERS]
+    known = [f"{name} (n = 1)" for name in figures.LEARNERS]
+    assert legend(figure)[: len(known)] == known
     assert figure.legends[0].get_title().get_text() == ""
 
 

@@ -353,7 +353,7 @@ def test_a_policy_that_is_not_there_or_another_algorithms_is_refused(folder: Pat
 
 def test_a_known_environments_score_is_shown() -> None:
     played = main.rollout.Played(np.array([3234.3, 3234.3]), np.array([1000, 1000]))
-    assert lines_of(main.evaluation.report(played, "Hopper-v4"))["D4RL score"] == "100.00"
+    assert lines_of(main.playing.report(played, "Hopper-v4"))["D4RL score"] == "100.00"
 
 
 def test_a_video_is_made_and_not_replaced_unasked(tmp_path: Path) -> None:
