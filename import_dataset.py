@@ -16,6 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from common.errors import InputError, end_quietly, run
+
+if __name__ == "__main__":
+    end_quietly()
+
 import numpy as np
 import torch
 
@@ -23,7 +28,6 @@ from common.arguments import folder, name, whole
 from common.data.replay import ReplayBuffer, column_path
 from common.environment.making import MUJOCO, announce_current_id, current_id
 from common.environment.scores import normalized_score
-from common.errors import InputError, run
 from common.files import ROOT, Folders, refuse_existing
 from common.run.record import provenance, require_env
 from datasets import batch, d4rl, dqn_replay, minari_sets, tables

@@ -16,9 +16,13 @@ import argparse
 import re
 from pathlib import Path
 
+from common.errors import end_quietly, run
+
+if __name__ == "__main__":
+    end_quietly()
+
 import matplotlib as mpl
 
-from common.errors import run
 from common.files import ROOT, replacing
 from plotting import figures, table
 from plotting.panels import panels

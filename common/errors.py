@@ -1,9 +1,12 @@
 """What the user did wrong, and how a script says so."""
 
+import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import NoReturn
 
 from common.printing import unheeded
@@ -21,11 +24,26 @@ class InputError(ValueError):
     """Something the user gave is wrong: the message says what, where, and what to do about it."""
 
 
+def _end(_signum: int, _frame: FrameType | None) -> None:
+    os._exit(130)
+
+
+def end_quietly() -> None:
+    """Until `run` listens, Ctrl-C ends the program at once and without a traceback.
+
+    A script's first call: packages take a second or two to import.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it may be ignored
+        signal.signal(signal.SIGINT, _end)
+
+
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a script's `main` and exit: 0, 1 with a one-line error, or 128 + the signal's number.
 
     Whether anybody reads what is printed changes nothing.
     """
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with unheeded():
         sys.exit(_status(main))
 

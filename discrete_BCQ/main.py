@@ -17,6 +17,11 @@ from typing import Any
 # The repository is run in place, never installed: its root must be importable from anywhere.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from common.errors import InputError, end_quietly, run
+
+if __name__ == "__main__":
+    end_quietly()
+
 import gymnasium as gym
 import numpy as np
 
@@ -24,7 +29,6 @@ from common import arguments
 from common.agent import learners
 from common.data.replay import column_path
 from common.environment import rollout
-from common.errors import InputError, run
 from common.files import Folders
 from common.resume.checkpoint import Checkpoint
 from common.resume.parts import Unchanged

@@ -6,9 +6,18 @@ Reads NAME.npy, (lines, x), and NAME.json beside it, which names the lines and t
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+# The repository is run in place, never installed: its root must be importable from anywhere.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.errors import InputError, end_quietly, run
+
+if __name__ == "__main__":
+    end_quietly()
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -16,7 +25,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from utils import InputError, read_array, read_json, replacing, run
+from utils import read_array, read_json, replacing
 
 # Okabe and Ito's colours, told apart by the colour-blind and in grey print.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9"

@@ -17,6 +17,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+# The repository is run in place, never installed: its root must be importable from anywhere.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.errors import end_quietly, run
+
+if __name__ == "__main__":
+    end_quietly()
+
 import matplotlib as mpl
 import numpy as np
 
@@ -24,7 +32,7 @@ from checks import Check, Statement
 from figures import save_figure
 from line_world import line_world
 from theorems import lemma_1, theorem_1, theorem_2, theorem_3, theorem_4
-from utils import ROOT, refuse_existing, replacing, run, write_array, write_json
+from utils import ROOT, refuse_existing, replacing, write_array, write_json
 
 STATEMENTS: dict[str, Callable[[int, int], Statement]] = {
     "lemma_1": lemma_1,
