@@ -4,6 +4,7 @@
     python import_dataset.py --minari mujoco/hopper/expert-v0 --buffer_name Expert
     python import_dataset.py --dqn_replay Pong/1/replay_logs --shards 0-4 --env PongNoFrameskip-v0
     python import_dataset.py --csv log.csv --env Pendulum-v1 --buffer_name Mine
+    python import_dataset.py --csv log.csv --buffer_name Clinic        (no simulator: no --env)
     python import_dataset.py --export_minari pendulum/mine-v0 --env Pendulum-v1 --buffer_name Mine
 
 Then `main.py --env … --buffer_name …` learns, in continuous_BCQ or discrete_BCQ.
@@ -24,13 +25,14 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
-from common.arguments import folder, name, whole
+from common.arguments import at_least_two, folder, name, real, whole
 from common.data.replay import ReplayBuffer, column_path
 from common.environment.making import MUJOCO, announce_current_id, current_id
 from common.environment.scores import normalized_score
 from common.files import ROOT, Folders, refuse_existing
 from common.run.record import provenance, require_env
 from datasets import batch, d4rl, dqn_replay, minari_sets, tables
+from datasets.inference import THE_DATA, UNDESCRIBED, Given, infer
 from datasets.rows import Transitions
 from datasets.task import Task, base_and_version, task_of
 
@@ -53,7 +55,21 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="write the batch --buffer_name as a Minari data set",
     )
     add = parser.add_argument
-    add("--env", help="gymnasium id of the task; --minari: the one it names, unless given")
+    add(
+        "--env",
+        help="gymnasium id of the task; --minari: the one it names, unless given; none where there "
+        "is no simulator",
+    )
+    for flag, extreme in (("--action_low", "lowest"), ("--action_high", "highest")):
+        add(
+            flag,
+            type=real,
+            nargs="+",
+            metavar="BOUND",
+            help=f"without --env: {extreme} action, one for all or a dimension (default: the "
+            f"data's {extreme})",
+        )
+    add("--num_actions", type=at_least_two, help="without --env: actions are 0 to this less 1")
     add("--buffer_name", type=name, default="Imported", help="name of the batch (%(default)s)")
     add("--seed", type=whole, default=0, help="part of the file names (%(default)s)")
     add("--shards", type=shards, metavar="0-4", help="--dqn_replay: these alone (default: all)")
@@ -119,28 +135,44 @@ def d4rl_environment(path: Path, env_id: str) -> str | None:
     return f"{names[named[1]]}-v2" if named and known else None
 
 
-def open_source(args: argparse.Namespace) -> tuple[batch.Source, Task]:
-    """The data that the flags name; sets `args.env` to the id it runs as."""
+def open_source(args: argparse.Namespace) -> tuple[batch.Source, Task, dict[str, Any] | None]:
+    """The data that the flags name; sets `args.env` to the id it runs as.
+
+    Without one, the task is what flags and data say, and the third is what the record says of it.
+    """
     dataset = minari_sets.open_dataset(args.minari) if args.minari else None
     recorded_in = None if dataset is None else minari_sets.made_in(dataset)
     args.env = args.env or recorded_in
+    given = Given(args.num_actions, args.action_low, args.action_high)
+
+    def read(task: Task) -> batch.Source:
+        if dataset is not None:  # one without episodes counts as false
+            return minari_sets.read(dataset, args.minari, task)
+        if args.d4rl:
+            return d4rl.read(args.d4rl, task)
+        return tables.read_npz(args.npz, task) if args.npz else tables.read_csv(args.csv, task)
+
     if not args.env:
-        raise InputError("--env is missing: the id of the environment the data are of")
+        task, described, notes = infer(read(UNDESCRIBED), given)
+        source = read(task)
+        source.notes[:0] = notes  # reading adds more
+        return source, task, described
+    if given != Given():
+        raise InputError(
+            f"--action_low, --action_high and --num_actions describe data without an environment; "
+            f"{args.env} has its own"
+        )
     args.env = announce_current_id(args.env)
     task = task_of(args.env)
     if task.atari:
         raise InputError(
             f"--env {args.env} is an Atari game: batches of frames come from --dqn_replay alone"
         )
-    if dataset is not None:  # one without episodes counts as false
+    if dataset is not None:
         compare_environments(f"the Minari data set {args.minari}", recorded_in, args.env)
-        return minari_sets.read(dataset, args.minari, task), task
     if args.d4rl:
         compare_environments(str(args.d4rl), d4rl_environment(args.d4rl, args.env), args.env)
-        return d4rl.read(args.d4rl, task), task
-    if args.npz:
-        return tables.read_npz(args.npz, task), task
-    return tables.read_csv(args.csv, task), task
+    return read(task), task, None
 
 
 def batch_record(args: argparse.Namespace, origin: dict[str, Any]) -> dict[str, Any]:
@@ -148,6 +180,8 @@ def batch_record(args: argparse.Namespace, origin: dict[str, Any]) -> dict[str, 
     # Where the data lay on this machine is nobody's business, their name and hash are.
     places = {"d4rl", "dqn_replay", "npz", "csv"}
     arguments = {k: v.name if k in places and v else v for k, v in vars(args).items()}
+    if args.env:
+        arguments = {k: v for k, v in arguments.items() if k not in Given._fields}
     record = provenance(argparse.Namespace(**arguments))
     record["versions"] |= {package: version(package) for package in ("h5py", "minari")}
     return record | {
@@ -172,7 +206,7 @@ def report(source_name: str, summary: batch.Summary, task: Task, notes: list[str
     }
     if len(returns):
         mean = float(returns.mean())
-        score = normalized_score(task.env_id, mean)
+        score = None if task.env_id == THE_DATA else normalized_score(task.env_id, mean)
         lines["return"] = f"mean {mean:.4g}, from {returns.min():.4g} to {returns.max():.4g}"
         lines["score"] = f"{score:.1f} (D4RL: 0 random, 100 expert)" if score is not None else "n/a"
     else:
@@ -187,6 +221,8 @@ def report(source_name: str, summary: batch.Summary, task: Task, notes: list[str
             lines["clipped"] = f"{actions.beyond:,} actions, the largest {actions.worst:g}"
     else:
         lines["actions"] = f"{actions.lowest:g} to {actions.highest:g} of {task.num_actions}"
+    if task.env_id == THE_DATA:
+        lines.pop("score", None)
     for label, line in lines.items():
         print(f"  {label:<10} {line}")
     for why, count in summary.dropped.items():
@@ -208,16 +244,20 @@ def import_data(args: argparse.Namespace) -> None:
     if args.dqn_replay:
         import_frames(args)
         return
-    source, task = open_source(args)
+    source, task, described = open_source(args)
     folders = Folders(args.output_dir, args.env, args.seed)
     existing = folders.batch_files(args.buffer_name)
     refuse_existing(existing, args.overwrite)
     prefix = folders.buffer(args.buffer_name)
     record = batch_record(args, source.origin)
-    summary = batch.write(prefix, source, task, args.clip_actions, args.drop_bad_rows, record)
-    remove_stale(
-        existing, [column_path(prefix, column) for column in (*Transitions._fields, "ptr")]
+    columns = [*Transitions._fields, "ptr"]
+    if described is not None:
+        record["task"] = described
+        columns.append("episode")
+    summary = batch.write(
+        prefix, source, task, args.clip_actions, args.drop_bad_rows, record, described is not None
     )
+    remove_stale(existing, [column_path(prefix, column) for column in columns])
     report(source.what, summary, task, source.notes)
     variant = "continuous_BCQ" if task.num_actions is None else "discrete_BCQ"
     saved(args, prefix, variant)
@@ -256,9 +296,8 @@ def saved(args: argparse.Namespace, prefix: Path, variant: str) -> None:
     seed = f" --seed {args.seed}" if args.seed else ""
     other = f" --output_dir {shlex.quote(str(args.output_dir))}" if args.output_dir != ROOT else ""
     print(f"saved {prefix}_*.npy; learn from it with:")
-    print(
-        f"  python {variant}/main.py --env {args.env} --buffer_name {args.buffer_name}{seed}{other}"
-    )
+    env = f" --env {args.env}" if args.env else ""
+    print(f"  python {variant}/main.py{env} --buffer_name {args.buffer_name}{seed}{other}")
 
 
 def export_minari(args: argparse.Namespace) -> None:

@@ -76,6 +76,7 @@ def number_between(low: float, high: float) -> Callable[[str], float]:
 
 
 probability = number_between(0, 1)
+real = number_between(-1e30, 1e30)  # with room in float32 for what is made of it
 nonnegative = number_between(0, float("inf"))
 
 

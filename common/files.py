@@ -138,11 +138,12 @@ class Folders:
     """The three output folders below `root`, and the names of a run's files in them."""
 
     root: Path
-    env_id: str
+    env_id: str | None  # None: of a batch that no environment belongs to
     seed: int
 
     def _name(self, label: str) -> str:
-        return f"{label}_{file_part(self.env_id)}_{self.seed}"
+        env = "" if self.env_id is None else f"_{file_part(self.env_id)}"
+        return f"{label}{env}_{self.seed}"
 
     def results(self, label: str) -> Path:
         """The evaluations of a run; its json record has the same name with .json."""

@@ -173,9 +173,18 @@ class _ColumnFile:
 
 
 def write(
-    prefix: Path, source: Source, task: Task, clip: bool, drop_bad: bool, record: dict[str, Any]
+    prefix: Path,
+    source: Source,
+    task: Task,
+    clip: bool,
+    drop_bad: bool,
+    record: dict[str, Any],
+    numbers_episodes: bool = False,
 ) -> Summary:
     """Write the batch and its record (`record` and what was counted); all files or none.
+
+    `numbers_episodes`: a column `episode` more, the number of each transition's episode. Without an
+    environment nothing else says for certain where one ends.
 
     Memory: a block's. Raises: InputError where the data do not fit the environment, hold NaN, or
     leave no transition.
@@ -210,17 +219,26 @@ def write(
 
     dtypes = dict.fromkeys(Transitions._fields, "<f4")
     dtypes |= {"action": "<f4" if task.num_actions is None else "<i8"}
-    widths = (task.state_dim, task.action_dim, task.state_dim, 1, 1)
-    paths = {name: column_path(prefix, name) for name in (*Transitions._fields, "ptr")}
-    with replacing(*paths.values(), f"{prefix}.json") as [*temporaries, json_temporary]:
+    widths = [task.state_dim, task.action_dim, task.state_dim, 1, 1]
+    columns = list(Transitions._fields)
+    numbered: list[np.ndarray] | None = None
+    if numbers_episodes:
+        numbered = []
+        columns.append("episode")
+        widths.append(1)
+        dtypes |= {"episode": "<i8"}
+    paths = [column_path(prefix, name) for name in (*columns, "ptr")]
+    with replacing(*paths, f"{prefix}.json") as [*temporaries, json_temporary]:
         with ExitStack() as stack:
             files = {
                 name: stack.enter_context(_ColumnFile(path, width, np.dtype(dtypes[name])))
-                for name, path, width in zip(Transitions._fields, temporaries, widths, strict=False)
+                for name, path, width in zip(columns, temporaries, widths, strict=False)
             }
-            for block in transitions(checked(), dropped):
+            for block in transitions(checked(), dropped, numbered):
                 for name, column in block._asdict().items():
                     files[name].append(column)
+                if numbered is not None:
+                    files["episode"].append(numbered.pop())
         kept = files["state"].rows
         if bad and not drop_bad:
             more = f" and {count['bad'] - len(bad):,} more" if count["bad"] > len(bad) else ""

@@ -17,7 +17,7 @@ import numpy as np
 
 from common.errors import InputError
 from datasets.reading import flags, numbers
-from datasets.task import Task
+from datasets.task import NO_LIMIT, Task
 
 NO_SUCCESSOR = "ended by time-out, and the data hold no next state"
 UNFINISHED = "the last row, and the data hold no next state"
@@ -87,7 +87,10 @@ def logged(
     seen: set[object] = set()
     steps = 0
     by_limit = "truncated" not in names and "episode" not in names
-    if by_limit:
+    if by_limit and task.limit == NO_LIMIT:
+        by_limit = False
+        notes.append("no truncated or episode column: an episode ends where terminated is 1 alone")
+    elif by_limit:
         notes.append(
             f"no {'timeouts' if names['state'] == 'observations' else 'truncated or episode'} "
             f"column: episodes are split at {task.env_id}'s limit of {task.limit:,} steps"
@@ -186,15 +189,26 @@ def one_a_row(what: str, array: np.ndarray) -> np.ndarray:
     return column
 
 
-def transitions(blocks: Iterable[Rows], dropped: Counter[str]) -> Iterator[Transitions]:
-    """Rows -> transitions; counts in `dropped` what has no successor, and why."""
+def transitions(
+    blocks: Iterable[Rows], dropped: Counter[str], numbered: list[np.ndarray] | None = None
+) -> Iterator[Transitions]:
+    """Rows -> transitions; counts in `dropped` what has no successor, and why.
+
+    To `numbered` is added, with each block given, the number of each transition's episode, (n,).
+    """
     held: Rows | None = None
+    begun = 0  # the number of the episode that a block goes on with
     for block in blocks:
         rows = block if held is None else _joined(held, block)
         held = None
         if rows.next_state is None and not (rows.terminated[-1] or rows.truncated[-1]):
             held = Rows(*(column[-1:] if column is not None else None for column in rows))  # type: ignore[arg-type]
-        yield _paired(rows, dropped, waits=held is not None)
+        made, kept = _paired(rows, dropped, waits=held is not None)
+        ends = np.cumsum(rows.terminated | rows.truncated)
+        if numbered is not None:
+            numbered.append((begun + np.append(0, ends[:-1]))[kept])
+        begun += int(ends[-1])
+        yield made
     if held is not None:
         dropped[UNFINISHED] += 1
 
@@ -205,8 +219,11 @@ def _joined(one: Rows, other: Rows) -> Rows:
     return Rows(*columns)  # type: ignore[arg-type]
 
 
-def _paired(rows: Rows, dropped: Counter[str], waits: bool) -> Transitions:
-    """The transitions of these rows; the last waits for the block that has its successor."""
+def _paired(rows: Rows, dropped: Counter[str], waits: bool) -> tuple[Transitions, np.ndarray]:
+    """The transitions of these rows, and which rows they are, (n,) bool.
+
+    The last waits for the block that has its successor.
+    """
     kept = np.ones(len(rows.state), bool)
     next_state = rows.next_state
     if next_state is None:
@@ -220,4 +237,4 @@ def _paired(rows: Rows, dropped: Counter[str], waits: bool) -> Transitions:
     kept &= ~bad
     not_done = 1 - rows.terminated[:, None].astype(np.float32)
     columns = (rows.state, rows.action, next_state, rows.reward, not_done)
-    return Transitions(*(column[kept] for column in columns))
+    return Transitions(*(column[kept] for column in columns)), kept

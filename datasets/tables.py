@@ -165,7 +165,14 @@ def _columns(
             columns[name] = np.array(cells, dtype=np.float64)
         except ValueError:
             number, cell = _first_without_number(numbers, cells)
-            raise InputError(f"{path}: line {number}, {name} is {cell!r}, no number") from None
+            hint = (
+                "write 1 or 0"
+                if name in ("terminated", "truncated")
+                else "give categories a column of 0 and 1 each, and gaps a number"
+            )
+            raise InputError(
+                f"{path}: line {number}, {name} is {cell!r}, no number: {hint}"
+            ) from None
     return columns
 
 

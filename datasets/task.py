@@ -13,6 +13,8 @@ from common.environment.making import EPISODE_STEPS, make, needs_rescaling, requ
 from common.errors import InputError
 from datasets.reading import numbers
 
+NO_LIMIT = 2**62  # steps of an episode of a task that nothing but the data describes
+
 
 class Task(NamedTuple):
     """An environment's sizes, bounds and step limit.
@@ -20,7 +22,8 @@ class Task(NamedTuple):
     state_dim: S of the batch; parts: where states are whole numbers, (first, how many) of each,
     one-hot in the batch; num_actions: K, or None for continuous actions with the environment's own
     bounds low and high (A,); rescaled: whether the batch has them in [−1, 1] instead; limit: steps
-    of an episode; atari: whether states are stacks of frames; spec: what gymnasium makes it from.
+    of an episode, NO_LIMIT where none is known; atari: whether states are stacks of frames; spec:
+    what gymnasium makes it from.
     """
 
     env_id: str
