@@ -266,7 +266,7 @@ def test_a_damaged_file_is_to_be_fetched_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--d4rl", "x"], ["--env is missing"]),
+        (["--d4rl", "x"], ["x is no file"]),
         (["--dqn_replay", "x"], ["--env is missing"]),
         (["--export_minari", "x/y-v0"], ["--env is missing"]),
         (["--d4rl", "x", "--env", "NoSuch-v0"], ["--env NoSuch-v0 cannot be made"]),
