@@ -1,15 +1,17 @@
-"""Milliseconds an update of discrete BCQ and DQN: this repository's, and as plain code.
+"""Milliseconds an update of discrete BCQ and DQN, ours and as plain code; of all learners by DQN's.
 
 Atari's and LunarLander's sizes on made-up transitions, on the CPU. Each is a process of its own,
-kept alive, and both run short blocks in turn (A B A B …), so that whatever else the machine does
-falls on both; the ratio is taken block against neighbouring block. On one thread the time is the
+kept alive, and all run short blocks in turn (A B A B …), so that whatever else the machine does
+falls on all; the ratio is taken block against neighbouring block. On one thread the time is the
 process's own (CPU time), on more it is the clock's. The last lines are the time to put a batch of
 Atari states together.
 
     python benchmarks/discrete_speed.py
+    python benchmarks/discrete_speed.py --only learners
 """
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import platform
@@ -30,6 +32,7 @@ SIZES: dict[str, tuple[tuple[int, ...], int, int]] = {  # state_shape, actions, 
     "atari": ((4, 84, 84), 6, 32),
     "vectors": ((8,), 4, 64),
 }
+LEARNERS = ("DQN", "BCQ", "QRDQN", "REM", "KL_Control", "BC")  # DQN first: the others' measure
 TARGET = {"atari": (1.0, 8000), "vectors": (0.005, 1)}  # tau, target_update_freq
 PATHS = [str(Path(__file__).parent), str(ROOT / "discrete_BCQ"), str(ROOT)]
 
@@ -50,20 +53,18 @@ def made_up_batch(kind: str) -> Any:
 
 def contender(name: str, algorithm: str, kind: str) -> tuple[Callable[[], Any], int]:
     """One update of `ours` or of the `plain` code, and its number of parameters."""
-    from eager_discrete import EagerDiscrete  # type: ignore[import-not-found]
-
-    import BCQ  # type: ignore[import-not-found]
-    import DQN  # type: ignore[import-not-found]
-
     shape, actions, _ = SIZES[kind]
     tau, freq = TARGET[kind]
     batch = made_up_batch(kind)
     agent: Any
     if name == "ours":
-        agent_class = BCQ.BCQ if algorithm == "BCQ" else DQN.DQN
-        agent = agent_class(shape, actions, "cpu", tau=tau, target_update_freq=freq)
+        agent_class = getattr(importlib.import_module(algorithm), algorithm)
+        target = {} if algorithm == "BC" else {"tau": tau, "target_update_freq": freq}
+        agent = agent_class(shape, actions, "cpu", **target)
         update = partial(agent.update, batch)
     else:
+        from eager_discrete import EagerDiscrete  # type: ignore[import-not-found]
+
         agent = EagerDiscrete(shape, actions, algorithm == "BCQ", tau, freq)
         update = partial(agent.update, *batch)
     return update, sum(weight.numel() for weight in agent.network.parameters())
@@ -95,34 +96,55 @@ def spread(values: list[float], digits: int) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def compare(algorithm: str, kind: str, threads: int, rounds: int, block: int) -> None:
-    """Print milliseconds an update of both, and how many times as fast ours is."""
+def measure(
+    contenders: list[tuple[str, str]], kind: str, threads: int, rounds: int, block: int
+) -> tuple[list[list[float]], list[int]]:
+    """Of each (name, algorithm): milliseconds an update in every round; and its parameters."""
     context = multiprocessing.get_context("spawn")
-    pipes, workers = {}, []
-    for name in ("ours", "plain"):
-        pipes[name], theirs = context.Pipe()
+    pipes, workers = [], []
+    for name, algorithm in contenders:
+        pipe, theirs = context.Pipe()
         arguments = (name, algorithm, kind, threads, theirs)
         workers.append(context.Process(target=serve, args=arguments, daemon=True))
         workers[-1].start()
-    counts = {name: pipe.recv() for name, pipe in pipes.items()}
-    if len(set(counts.values())) != 1:
-        raise SystemExit(f"{algorithm} on {kind}: parameters differ: {counts}")
-
-    times: dict[str, list[float]] = {name: [] for name in pipes}
+        pipes.append(pipe)
+    counts = [pipe.recv() for pipe in pipes]
+    times: list[list[float]] = [[] for _ in pipes]
     for repeat in range(-1, rounds):
-        for name, pipe in pipes.items():
+        for pipe, values in zip(pipes, times, strict=True):
             pipe.send(block)
             value = 1e3 * pipe.recv()
             if repeat >= 0:  # the first block's calls allocate
-                times[name].append(value)
-    for pipe, worker in zip(pipes.values(), workers, strict=True):
+                values.append(value)
+    for pipe, worker in zip(pipes, workers, strict=True):
         pipe.send(0)
         worker.join()
-    ours, plain = (spread(times[name], 2) for name in pipes)
-    ratio = spread([b / a for a, b in zip(*times.values(), strict=True)], 2)
+    return times, counts
+
+
+def compare(algorithm: str, kind: str, threads: int, rounds: int, block: int) -> None:
+    """Print milliseconds an update of both, and how many times as fast ours is."""
+    contenders = [("ours", algorithm), ("plain", algorithm)]
+    times, counts = measure(contenders, kind, threads, rounds, block)
+    if len(set(counts)) != 1:
+        raise SystemExit(f"{algorithm} on {kind}: parameters differ: {counts}")
+    ours, plain = (spread(values, 2) for values in times)
+    ratio = spread([b / a for a, b in zip(*times, strict=True)], 2)
     print(
         f"{kind:8} {algorithm:4} ours {ours:24} plain {plain:24} plain / ours {ratio}", flush=True
     )
+
+
+def learners(kind: str, threads: int, rounds: int, block: int) -> None:
+    """Print milliseconds an update of every learner, and how many times DQN's that is."""
+    contenders = [("ours", algorithm) for algorithm in LEARNERS]
+    times, counts = measure(contenders, kind, threads, rounds, block)
+    for algorithm, values, count in zip(LEARNERS, times, counts, strict=True):
+        ratio = spread([a / b for a, b in zip(values, times[0], strict=True)], 2)
+        print(
+            f"{kind:8} {algorithm:10} {spread(values, 2):24} / DQN {ratio:20} {count:,} parameters",
+            flush=True,
+        )
 
 
 def sampling(rounds: int) -> None:
@@ -150,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (1)")
     parser.add_argument("--rounds", type=int, default=15, help="blocks of each (15)")
+    parser.add_argument("--only", choices=["plain", "learners"], help="one of the two tables")
     arguments = parser.parse_args()
     sys.path[:0] = PATHS
     torch.set_num_threads(arguments.threads)
@@ -158,10 +181,15 @@ def main() -> None:
         f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
         f"{arguments.threads} thread(s); milliseconds: median (lowest to highest)"
     )
+    threads, rounds = arguments.threads, arguments.rounds
     for kind, block in (("vectors", 50), ("atari", 4)):
-        for algorithm in ("BCQ", "DQN"):
-            compare(algorithm, kind, arguments.threads, arguments.rounds, block)
-    sampling(arguments.rounds)
+        if arguments.only != "learners":
+            for algorithm in ("BCQ", "DQN"):
+                compare(algorithm, kind, threads, rounds, block)
+        if arguments.only != "plain":
+            learners(kind, threads, rounds, block)
+    if arguments.only is None:
+        sampling(rounds)
 
 
 if __name__ == "__main__":
