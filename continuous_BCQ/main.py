@@ -60,11 +60,11 @@ DEFAULTS = {
 }
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     """All flags; the defaults are the released code's."""
 
     def shown(_: str) -> str:
-        return " (default: 100, TD3_BC 256)"
+        return f" (default: {flags.own_batch_sizes(ALGORITHMS)})"
 
     first_line = __doc__.splitlines()[0]
     parser = flags.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
@@ -101,7 +101,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "pairs of the batch, beside what the critic says of them",
     )
     flags.add_learners_flags(parser, ALGORITHMS)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line, with the mini-batch of the stage's learner where none was asked for."""
+    args = make_parser().parse_args(argv)
     online = args.train_behavioral or args.generate_buffer
     learner = ALGORITHMS[BEHAVIOURAL if online else args.algorithm]
     args.batch_size = args.batch_size or learner.batch_size
@@ -227,8 +232,14 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     checkpoint.hold(batch=Unchanged(replay_buffer))
     seen: ReplayBuffer | GrowingBatch = replay_buffer
     if args.concurrent:
-        seen = growing(args, batch, replay_buffer)
+        start = first_update(args, batch, replay_buffer.size)
+        # As many iterations as the policy had made updates.
+        args.max_timesteps = min(args.max_timesteps, replay_buffer.size - start)
+        seen = GrowingBatch(replay_buffer, start)
         checkpoint.hold(seen=seen)
+        # Of the behaviour's seed, DDPG would draw its weights and its batches: it would become that
+        # agent again, weight for weight.
+        rollout.seed_generators(args.seed + CONCURRENT_SEED)
 
     agent = make_agent(args, env)
     more: dict[str, Any] = {"batch": batch}
@@ -253,7 +264,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent without noise, and tell what it earned."""
-    model = playing.saved_policy(args, folders, ALGORITHMS)
+    model = playing.saved_policy(args, folders, ALGORITHMS, flags.typed(make_parser()))
     try:
         agent = make_agent(args, make_env(args.env))
     except ValueError as error:  # a kernel that does not exist, say
@@ -276,10 +287,8 @@ def batch_in_use(prefix: Path, replay_buffer: ReplayBuffer) -> dict[str, Any]:
     return record
 
 
-def growing(
-    args: argparse.Namespace, batch: dict[str, Any], replay_buffer: ReplayBuffer
-) -> GrowingBatch:
-    """The batch for --concurrent; cuts `max_timesteps` to the updates its policy had made.
+def first_update(args: argparse.Namespace, batch: dict[str, Any], size: int) -> int:
+    """The transition after which the policy of a batch of `size` began to learn, for --concurrent.
 
     Raises: InputError for a batch that is not a training run from its first step on.
     """
@@ -289,17 +298,12 @@ def growing(
             f"--concurrent needs every transition of a training run, in order; batch "
             f"{args.buffer_name} is none: make it by --train_behavioral --save_buffer"
         )
-    updates = replay_buffer.size - start
-    if updates < 1:
+    if size <= start:
         raise InputError(
             f"--concurrent: the policy began to learn at step {start:,} and batch "
-            f"{args.buffer_name} has {replay_buffer.size:,} transitions: use a longer one"
+            f"{args.buffer_name} has {size:,} transitions: use a longer one"
         )
-    args.max_timesteps = min(args.max_timesteps, updates)
-    # Of the behaviour's seed, DDPG would draw its weights and its batches: it would become that
-    # agent again, weight for weight.
-    rollout.seed_generators(args.seed + CONCURRENT_SEED)
-    return GrowingBatch(replay_buffer, start)
+    return start
 
 
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBuffer:

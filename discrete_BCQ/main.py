@@ -87,7 +87,7 @@ DEFAULTS = {
 }
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     """All flags; those that are None afterwards depend on the environment (`resolve_by_kind`)."""
 
     def shown(flag: str) -> str:
@@ -124,7 +124,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="stage 2: ε of the other episodes",
     )
     flags.add_learners_flags(parser, ALGORITHMS)
-    return parser.parse_args(argv)
+    return parser
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    return make_parser().parse_args(argv)
 
 
 def resolve_by_kind(args: argparse.Namespace, env: gym.Env) -> None:
@@ -278,7 +283,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent with ε `eval_eps`, and tell what it earned."""
-    model = playing.saved_policy(args, folders, ALGORITHMS)
+    model = playing.saved_policy(args, folders, ALGORITHMS, flags.typed(make_parser()))
     env = make_env(args.env)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)

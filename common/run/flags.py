@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,7 +156,17 @@ def hyper_parameters(algorithm: type[Agent], args: argparse.Namespace) -> dict[s
     return {k: vars(args)[k] for k in inspect.signature(algorithm).parameters if k in vars(args)}
 
 
-def typed_flags() -> set[str]:
+def typed(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> set[str]:
     """The arguments whose flags are on the command line, whatever their values."""
-    words = (word.split("=")[0] for word in sys.argv[1:] if word.startswith("--"))
-    return {word[2:].removeprefix("no-").removeprefix("BCQ_") for word in words}
+    unset = object()  # argparse gives its default only to what a namespace lacks
+    names = vars(parser.parse_args([]))
+    given = parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(names, unset)))
+    return {name for name, value in vars(given).items() if value is not unset}
+
+
+def own_batch_sizes(learners: dict[str, type[Agent]]) -> str:
+    """In words: the first learner's B, and those that differ from it, `100, TD3_BC 256`."""
+    [first, *others] = learners.items()
+    usual = first[1].batch_size
+    named = [f"{name} {kind.batch_size}" for name, kind in others if kind.batch_size != usual]
+    return ", ".join([str(usual), *named])

@@ -16,14 +16,16 @@ from common.environment import rollout
 from common.environment.scores import normalized_score
 from common.errors import InputError
 from common.files import Folders, read_json, refuse_existing, replacing
-from common.run.flags import hyper_parameters, typed_flags
+from common.run.flags import hyper_parameters
 
 
-def saved_policy(args: argparse.Namespace, folders: Folders, algorithms: dict[str, type]) -> Path:
+def saved_policy(
+    args: argparse.Namespace, folders: Folders, algorithms: dict[str, type], typed: set[str]
+) -> Path:
     """The file of the policy that --evaluate plays: --model, or what stage 3 saved last.
 
-    `args` take over the algorithm and the hyper-parameters of the run's record, but for flags that
-    were typed. Without a record a line says so.
+    `args` take over the algorithm and the hyper-parameters of the run's record, but for those whose
+    flags were `typed`. Without a record a line says so.
 
     Raises: InputError where there is no such file, or where its record is damaged.
     """
@@ -37,7 +39,7 @@ def saved_policy(args: argparse.Namespace, folders: Folders, algorithms: dict[st
     if not record.exists():
         print(f"no record {record}: the algorithm and its settings are those of the flags")
         return model
-    typed, made_with = typed_flags(), read_json(record).get("arguments")
+    made_with = read_json(record).get("arguments")
     if not isinstance(made_with, dict):
         raise InputError(f"{record} is no record of a run: --model another, or repair it")
     if "algorithm" not in typed and made_with.get("algorithm") in list(algorithms):
