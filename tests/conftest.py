@@ -4,10 +4,11 @@ import contextlib
 import functools
 import importlib
 import io
+import os
 import resource
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -99,6 +100,16 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+class Harmful:
+    """Makes a folder, `marker`, when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.marker),)
+
+
 def weights(agent: Any) -> dict[str, torch.Tensor]:
     """A copy of every tensor of an agent's networks, targets included."""
     return {
@@ -138,6 +149,12 @@ def fill(buffer: Any, batch: Any) -> Any:
             state.numpy(), action.numpy(), next_state.numpy(), float(reward), not not_done, False
         )
     return buffer
+
+
+def each_with_the_next(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Every name with the one after it, the last with the first."""
+    every = list(names)
+    return list(zip(every, every[1:] + every[:1], strict=True))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import fill, load_variant, random_batch, same_weights, weights
+from conftest import each_with_the_next, fill, load_variant, random_batch, same_weights, weights
 from toy_envs import Reach
 
 from common.environment import rollout
@@ -50,6 +50,8 @@ PAPER: dict[str, dict[str, Any]] = {
     },
 }
 BATCH_SIZE = dict.fromkeys(PAPER, 100) | {"TD3_BC": 256}
+# Differs from the paper's DDPG: actor 1e-4 and critic weight decay 1e-2 there.
+LEARNING_RATE = dict.fromkeys(PAPER, 1e-3) | {"TD3_BC": 3e-4}
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
@@ -236,29 +238,6 @@ def test_the_same_seed_twice_gives_the_same_weights_and_another_seed_others(algo
     assert not same_weights(ends[0], ends[2])
 
 
-@every_algorithm
-def test_targets_move_by_exactly_tau_or_not_at_all(algorithm: str) -> None:
-    options: dict[str, Any] = {"tau": 0.125} if "tau" in PAPER[algorithm] else {}
-    agent = make(algorithm, **options)
-    targets = [name for name in vars(agent) if name.endswith("_target")]
-    assert targets or "tau" not in PAPER[algorithm]
-    moved = dict.fromkeys(targets, 0)
-    for _ in range(4):
-        old = weights(agent)
-        agent.update(random_batch(8, STATE_DIM, ACTION_DIM))
-        new = weights(agent)
-        for name in targets:
-            keys = [key for key in new if key.startswith(f"{name}.")]
-            if all(torch.equal(old[key], new[key]) for key in keys):
-                continue
-            moved[name] += 1
-            for key in keys:
-                online = new[key.replace("_target.", ".", 1)].double()
-                expected = 0.125 * online + 0.875 * old[key].double()
-                torch.testing.assert_close(new[key].double(), expected, rtol=1e-6, atol=1e-8)
-    assert all(moved.values())
-
-
 # --- saving
 
 
@@ -330,9 +309,7 @@ def test_a_model_of_another_environment_is_refused(algorithm: str, tmp_path: Pat
         agent.load(path)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "other"), [(a, b) for a in ALGORITHMS for b in ALGORITHMS if a != b]
-)
+@pytest.mark.parametrize(("algorithm", "other"), each_with_the_next(ALGORITHMS))
 def test_a_model_of_another_algorithm_is_refused(
     algorithm: str, other: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import load_variant, same_weights, weights
+from conftest import each_with_the_next, load_variant, same_weights, weights
 
 from common.errors import InputError
 
@@ -157,9 +157,7 @@ def test_a_loaded_agent_acts_and_learns_as_the_saved_one(
     assert actions[0] == actions[1] and same_weights(*ends)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "other"), [(a, b) for a in ALGORITHMS for b in ALGORITHMS if a != b]
-)
+@pytest.mark.parametrize(("algorithm", "other"), each_with_the_next(ALGORITHMS))
 def test_a_model_of_another_algorithm_is_refused_and_changes_nothing(
     algorithm: str, other: str, tmp_path: Path
 ) -> None:

@@ -297,22 +297,6 @@ def test_an_update_is_one_adam_step_on_the_sum_of_the_losses(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in variant.main.ALGORITHMS if name != "BC"])
-def test_the_target_moves_every_target_update_freq_updates_by_tau(name: str) -> None:
-    kind = getattr(getattr(variant, name), name)
-    agent = kind((2,), 3, "cpu", lr=1e-2, tau=0.25, target_update_freq=3)
-    for update in range(1, 8):
-        before = [weight.clone() for weight in agent.target_network.parameters()]
-        agent.update(random_batch())
-        online, after = agent.network.parameters(), agent.target_network.parameters()
-        for old, weight, new in zip(before, online, after, strict=True):
-            if update % 3:
-                assert torch.equal(old, new)
-            else:
-                torch.testing.assert_close(new, 0.25 * weight + 0.75 * old)
-    assert agent.updates == 7
-
-
 def test_tau_1_is_an_exact_copy() -> None:
     agent = dqn(tau=1.0, target_update_freq=1, lr=0.1)
     agent.update(

@@ -1,6 +1,6 @@
 """Damaged checkpoints, models, batches, records: an error in one line, or no harm was done."""
 
-import shutil
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import fill, random_batch
+from conftest import Harmful, fill, random_batch
 
 from common.data.replay import ReplayBuffer
 from common.errors import InputError
@@ -147,14 +147,30 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
                     read(path)
 
 
-class Harmful:
-    """Runs code when it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return shutil.rmtree, ("never",)
+def write_harmful_array(path: Path, harmful: Harmful) -> None:
+    np.save(path, np.array([harmful], dtype=object), allow_pickle=True)
 
 
-def test_no_code_is_run_from_a_checkpoint(tmp_path: Path) -> None:
-    write_sealed(tmp_path / "state.pt", {"parts": Harmful()})
-    with pytest.raises(InputError, match=r"state\.pt is no checkpoint"):
-        read_sealed(tmp_path / "state.pt")
+READERS: dict[str, tuple[Callable[[Path, Harmful], Any], Callable[[Path], Any]]] = {
+    "checkpoint": (lambda path, code: write_sealed(path, {"parts": code}), read_sealed),
+    "model": (
+        lambda path, code: save_state(path, {"actor": code}),
+        lambda path: read_state(path, "cpu"),
+    ),
+    "column": (write_harmful_array, read_array),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_no_code_is_run_from_a_file(kind: str, tmp_path: Path) -> None:
+    write, read = READERS[kind]
+    path, marker = tmp_path / "file.npy", tmp_path / "marker"
+    write(path, Harmful(marker))
+    with pytest.raises(InputError, match=r"file\.npy "):
+        read(path)
+    assert not marker.exists()
+
+
+def test_the_code_of_these_files_would_be_seen(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Harmful(tmp_path / "marker")))
+    assert (tmp_path / "marker").is_dir()

@@ -14,7 +14,8 @@ import h5py
 import minari
 import numpy as np
 import pytest
-from import_tools import BATCH, imported
+from conftest import Harmful
+from import_tools import BATCH, imported, refused
 from minari.data_collector import EpisodeBuffer
 
 import import_dataset
@@ -239,3 +240,20 @@ def test_a_damaged_file_is_imported_rightly_or_refused_in_one_line(
         outcomes["imported" if outcome.status == 0 else "refused"] += 1
     assert min(outcomes["imported"], outcomes["refused"]) >= 3, outcomes
     print(kind, dict(outcomes))
+
+
+@pytest.mark.parametrize("kind", ["npz", "dqn_replay"])
+@pytest.mark.parametrize("name", ["state", "action", "reward", "terminated"])
+def test_no_code_is_run_from_a_data_set(tmp_path: Path, kind: str, name: str) -> None:
+    draw, marker = np.random.default_rng(0), tmp_path / "marker"
+    harmful = np.array([Harmful(marker)] * ROWS, dtype=object)
+    if kind == "npz":
+        path, env = tmp_path / "data.npz", "Pendulum-v1"
+        np.savez(path, **valid(draw) | {name: harmful})
+    else:
+        path, env = make_shard(tmp_path, draw), GAME
+        stored = {"state": "observation", "terminated": "terminal"}.get(name, name)
+        with gzip.open(path / f"$store$_{stored}_ckpt.0.gz", "wb") as file:
+            np.save(file, harmful)
+    refused(tmp_path, imported(tmp_path, f"--{kind}", path, "--env", env), path.name)
+    assert not marker.exists()
