@@ -62,6 +62,24 @@ def test_what_is_common_imports_no_variant() -> None:
         assert not imported(path) & siblings, path
 
 
+# The rooms of common/ by floor; a module without a room is on the ground floor, but for the agent.
+FLOORS = {"agent": 2, "data": 1, "environment": 3, "judging": 3, "resume": 3, "run": 4}
+
+
+def floor(module: str) -> int:
+    """The floor of `common.room.module`."""
+    return FLOORS.get(module.split(".")[1], 0)
+
+
+def test_nothing_in_common_imports_from_a_floor_above_its_own() -> None:
+    for path in (ROOT / "common").rglob("*.py"):
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        names = [node.module or "" for node in tree if isinstance(node, ast.ImportFrom)]
+        for name in names:
+            assert not name.startswith("common.") or floor(name) <= floor(own), (own, name)
+
+
 def test_outputs_hang_on_the_repository_root_and_have_their_written_names() -> None:
     assert OUTPUT_ROOT == ROOT
     folders = Folders(Path("/out"), "ALE/Pong-v5", 3)
