@@ -84,9 +84,23 @@ def draw_returns(
     for name, runs in panel.learners.items():
         y = np.stack([run.y for run in runs])
         draw_curve(axes, in_figure(name), runs[0].x, y, kind, spread, **looks[name])
+    returns = {name: np.stack([run.y for run in runs]) for name, runs in panel.online.items()}
+    draw_behaviour(axes, panel, returns, kind, spread)
+    lines = {name: np.mean([run.y[-1] for run in runs]) for name, runs in panel.generated.items()}
+    if len(panel.batch_returns):
+        lines[AVERAGE] = panel.batch_returns.mean()
+    for name, height in lines.items():
+        dashes = ALONE.get(name, ALONE[BEHAVIOUR])
+        axes.axhline(float(height), color=GREY, linestyle=dashes, label=in_figure(name), zorder=3)
+
+
+def draw_behaviour(
+    axes: Axes, panel: Panel, curves: dict[str, np.ndarray], kind: str, spread: float
+) -> None:
+    """The behavioural agent's own (seeds, evaluations) by name, while its transitions came in."""
     learners = list(itertools.chain(*panel.learners.values()))
     place, shift, end = axes, 0.0, np.inf
-    if learners and panel.online:
+    if learners and curves:
         end = max(run.x[-1] for run in learners)
         online = next(iter(panel.online.values()))[0]
         if any(run.arguments.get("concurrent") for run in learners):
@@ -97,24 +111,22 @@ def draw_returns(
             place.grid(visible=False)
             place.set_xlabel("timesteps of the behaviour", color=GREY, labelpad=3)
             place.tick_params(axis="x", colors=GREY, pad=1)
-    for name, runs in panel.online.items():
-        x, y = runs[0].x - shift, np.stack([run.y for run in runs])
+    for name, y in curves.items():
+        x = panel.online[name][0].x - shift
         seen = (x > 0) & (x <= end)
         look: dict[str, Any] = {"color": GREY, "linestyle": ALONE[BEHAVIOUR], "zorder": 3}
         draw_curve(place, in_figure(name), x[seen], y[:, seen], kind, spread, **look)
         finish_x(place)
-    lines = {name: np.mean([run.y[-1] for run in runs]) for name, runs in panel.generated.items()}
-    if len(panel.batch_returns):
-        lines[AVERAGE] = panel.batch_returns.mean()
-    for name, height in lines.items():
-        dashes = ALONE.get(name, ALONE[BEHAVIOUR])
-        axes.axhline(float(height), color=GREY, linestyle=dashes, label=in_figure(name), zorder=3)
 
 
 def draw_values(
     axes: Axes, panel: Panel, looks: dict[str, dict[str, Any]], kind: str, spread: float
 ) -> None:
-    """The critics' estimates and, dotted in the same colour, the true values."""
+    """The critics' estimates and, dotted in the same colour, the true values.
+
+    Where the batch is a training run, the behavioural agent's mean Q of that time stands beside
+    them (ICML, figure 1): of its own mini-batches, while it learned.
+    """
     true: list[np.ndarray] = []
     for name, runs in panel.learners.items():
         if not has_values(runs):
@@ -131,6 +143,12 @@ def draw_values(
     drawn = [np.asarray(line.get_ydata(), float) for line in axes.get_lines()]
     if not drawn:
         return
+    own = {
+        name: np.stack([run.values[:, 0] for run in runs if run.values is not None])
+        for name, runs in panel.online.items()
+        if has_values(runs)
+    }
+    draw_behaviour(axes, panel, own, kind, spread)
     heights = np.concatenate(true) if true else np.array([])
     scale_values(axes, np.concatenate(drawn), heights[np.isfinite(heights)])
 

@@ -21,7 +21,8 @@ class Run:
     """One saved run: mean undiscounted return `y[k]` after `x[k]` of `planned` steps.
 
     `values` (evaluations, 2) holds the critic's estimate and the true value, NaN where there is
-    none; it is None for a learner without a critic.
+    none; it is None for a learner without a critic. Of a behavioural agent the estimate is the mean
+    Q of its mini-batches.
     """
 
     path: Path
@@ -75,7 +76,7 @@ def read_run(path: Path) -> Run:
         made["arguments"] = dict(made.get("arguments") or {})
         if made.get("mean_return") is not None:
             made["mean_return"] = float(made["mean_return"])
-        values = _values(record) if stage == OFFLINE else None
+        values = None if stage == GENERATED else _values(record)
         planned = x[-1] if record.get("finished", True) else arguments["max_timesteps"]
         run = Run(
             path, stage, str(arguments["env"]), batch, learner, arguments.get("seed", str(path)),

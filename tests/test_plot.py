@@ -420,6 +420,18 @@ def test_records_of_before_the_values_show_the_mean_q_of_learning(tmp_path: Path
     assert legend(figure) == ["BCQ (n = 1)"]
 
 
+def test_the_behavioural_agents_own_mean_q_stands_beside_the_estimates(tmp_path: Path) -> None:
+    own = behavioural(tmp_path, [1.0, 2.0, 3.0], figures=[{"q": 7.0}, {}, {"q": 9.0}])
+    learner = saved(
+        tmp_path, "a", [0.0, 0.0], values=estimates((4.0, None), (5.0, None)),
+        batch=batch_of("train_behavioral"), concurrent=True,
+    )  # fmt: skip
+    [panel] = visible(figure_of([learner, own], "values"))
+    # start_timesteps is 10: the first evaluation found it before its first update.
+    assert curves(panel)["behavioural policy"] == [[20, 9]]
+    assert "behavioural policy" not in curves(visible(figure_of([learner], "values"))[0])
+
+
 def test_values_that_nobody_recorded_are_an_error(tmp_path: Path) -> None:
     paths = [
         saved(tmp_path, "BC", [0.0], algorithm="BC"),
