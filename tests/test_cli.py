@@ -25,7 +25,7 @@ from common.files import Folders
 
 variant = load_variant("continuous_BCQ")
 main = variant.main
-ALGORITHMS: dict[str, type] = main.ALGORITHMS
+ALGORITHMS: dict[str, Any] = main.ALGORITHMS
 FOLDER = ROOT / "continuous_BCQ"
 COLUMNS = ("state", "action", "next_state", "reward", "not_done")
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
