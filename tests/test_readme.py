@@ -13,6 +13,7 @@ import pytest
 from conftest import ROOT, load_variant
 
 READMES = [ROOT / "README.md", *sorted(ROOT.glob("*_BCQ/README.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))  # they speak from the root
 
 
 class Command(NamedTuple):
@@ -125,9 +126,10 @@ def all_commands() -> list[Any]:
     """Those of all READMEs there are."""
     return [
         pytest.param(command, id=f"{readme.relative_to(ROOT)}: {' '.join(command.words)}")
-        for readme in READMES
-        if readme.exists()
-        for command in commands(readme.read_text(encoding="utf-8"), readme.parent)
+        for readme in [*READMES, *DOCS]
+        for command in commands(
+            readme.read_text(encoding="utf-8"), ROOT if readme in DOCS else readme.parent
+        )
     ]
 
 
@@ -141,6 +143,20 @@ def test_a_command_of_a_readme_is_understood(
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_readme_shows_commands(readme: Path) -> None:
     assert commands(readme.read_text(encoding="utf-8"), readme.parent)
+
+
+@pytest.mark.parametrize("page", [*READMES, *DOCS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / link).exists(), link
+    for name in re.findall(r"`([\w/]+\.md)`", text):
+        assert (ROOT / name).exists() or (page.parent / name).exists(), name
+
+
+def test_the_first_page_leads_to_every_other() -> None:
+    text = READMES[0].read_text(encoding="utf-8")
+    assert not [page.name for page in DOCS if f"`docs/{page.name}`" not in text]
 
 
 @pytest.mark.parametrize("document", ["FIDELITY.md", "CONTRIBUTING.md"])
