@@ -45,7 +45,7 @@ from checks import (
     record_points,
     sampled,
 )
-from pictures import coverage, error_over_learning
+from curves import coverage, error_over_learning
 from utils import (
     MDP,
     MDP_B,

@@ -88,6 +88,16 @@ def test_outputs_hang_on_the_repository_root_and_have_their_written_names() -> N
     assert folders.buffer("Robust") == Path("/out/buffers/Robust_ALE-Pong-v5_3")
 
 
+def test_committed_records_name_the_learner_that_ran() -> None:
+    for path in (ROOT / "results" / "reference").rglob("*.json"):
+        record = read_json(path)
+        own = "DQN" if "discrete" in path.parts else "DDPG"
+        for made in (record, record.get("batch") or {}):
+            arguments = made.get("arguments") or {}
+            if arguments.get("train_behavioral") or arguments.get("generate_buffer"):
+                assert arguments["algorithm"] == own, path
+
+
 def test_the_first_file_that_exists_is_named(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "abc"]
     refuse_existing(paths, overwrite=False)

@@ -23,7 +23,7 @@ def outputs(*names: str, seed: int = 0) -> list[str]:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thirtieth of the updates, and the tolerance that goes with it."""
-    for module in (tabular.checks, tabular.theorems, tabular.pictures):
+    for module in (tabular.checks, tabular.theorems, tabular.curves):
         monkeypatch.setattr(module, "UPDATES", 2000)
     loose = {step_size: 9.0 for step_size in tabular.checks.LEARNED}
     monkeypatch.setattr(tabular.theorems, "LEARNED", loose)
