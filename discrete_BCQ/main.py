@@ -145,6 +145,7 @@ class NoisyPolicy:
     def __init__(self, agent: DQN, num_actions: int, seed: int) -> None:
         self.agent, self.num_actions = agent, num_actions
         self.generator = np.random.default_rng(seed)
+        self.eps = 0.0  # stage 2: that of the episode under way
 
     def __call__(self, state: np.ndarray, eps: float) -> int:
         """(*S) -> an action, uniform with probability `eps`."""
@@ -153,12 +154,12 @@ class NoisyPolicy:
         return self.agent.select_action(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator's state."""
-        return {"noise": self.generator.bit_generator.state}
+        """The generator's state, and the episode's ε."""
+        return {"noise": self.generator.bit_generator.state, "eps": self.eps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Draw on from there."""
-        self.generator.bit_generator.state = state["noise"]
+        self.generator.bit_generator.state, self.eps = state["noise"], state["eps"]
 
 
 def epsilon(updates: int, args: argparse.Namespace) -> float:
@@ -243,15 +244,13 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     shown = ["behavioral_seed", "behavioral_policy", "low_noise_p", "rand_action_p"]
     show_settings(title, DQN, args, "eval_eps", "buffer_name", *shown)
     recorder = Recorder(folders.results(label), args, "timesteps")
-    eps = args.rand_action_p
 
     def begin_episode() -> None:
-        nonlocal eps
         low_noise = noisy.generator.random() < args.low_noise_p
-        eps = args.eval_eps if low_noise else args.rand_action_p
+        noisy.eps = args.eval_eps if low_noise else args.rand_action_p
 
     def act(state: np.ndarray, _timestep: int) -> int:
-        return noisy(state, eps)
+        return noisy(state, noisy.eps)
 
     checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy)
     episodes = collect(

@@ -110,7 +110,7 @@ def test_interaction_is_seeded_once_so_that_episodes_differ_and_runs_agree() -> 
     assert len(one.state[:, 0].unique()) == 3
     assert not torch.equal(one.state, recorded(walk(3), 9, seed=6).state)
     seeds = [event[1] for event in Walk.log if event[0] == "reset"]
-    assert seeds[:4] == [5, None, None, None]
+    assert seeds == [5, None, None, 5, None, None, 6, None, None]
 
 
 # --- evaluating

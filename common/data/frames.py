@@ -105,6 +105,13 @@ class FrameBuffer:
         self.ptr = self.added % self.max_size
         self.size = min(self.added, self.max_size)
 
+    def cut(self) -> None:
+        """The newest transition's episode goes no further, as if a time limit had cut it."""
+        if not self._begins:
+            successor = self._frames(np.array([self.added]))[0]
+            self._last_frame[(self.added - 1) % self.max_size] = self._keep(successor)
+            self._begins = True
+
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` transitions drawn uniformly with replacement by torch's CPU generator.
 

@@ -144,6 +144,9 @@ class ReplayBuffer:
         self.ptr = (self.ptr + 1) % self.max_size
         self.size = min(self.size + 1, self.max_size)
 
+    def cut(self) -> None:
+        """The newest transition's episode goes no further; nothing here tells episodes apart."""
+
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` transitions drawn uniformly with replacement by torch's generator."""
         # The ring's rows can be drawn by place: uniform over places is uniform over ages.
@@ -230,18 +233,18 @@ class ReplayBuffer:
         rows = max(kept, self.max_size)
         try:
             columns = self._empty(rows)  # others than those held: a refused batch changes nothing
-        except RuntimeError as error:
+            for name, column in columns._asdict().items():
+                path, dtype = column_path(prefix, name), self._dtypes[name]
+                for start in range(0, kept, PIECE):
+                    # Opened anew: what was read through a map is in memory until it is closed.
+                    array = read_array(path).reshape(total, -1)
+                    piece = checked(path, array, oldest + start, min(PIECE, kept - start), dtype)
+                    column[start : start + len(piece)] = torch.from_numpy(piece)
+        except (MemoryError, RuntimeError) as error:  # numpy's, and torch's
             raise InputError(
                 f"no memory for the {kept:,} transitions of {prefix}_*.npy; --buffer_size takes "
                 "the first of them"
             ) from error
-        for name, column in columns._asdict().items():
-            path, dtype = column_path(prefix, name), self._dtypes[name]
-            for start in range(0, kept, PIECE):
-                # Opened anew: what was read through one map counts as memory until it is closed.
-                array = read_array(path).reshape(total, -1)
-                piece = checked(path, array, oldest + start, min(PIECE, kept - start), dtype)
-                column[start : start + len(piece)] = torch.from_numpy(piece)
         self._columns, self.max_size = columns, rows
         self.size, self.ptr, self.added = kept, kept % rows, kept
         return total

@@ -1,5 +1,6 @@
 """Interact with an environment, and evaluate a policy on several episodes at once."""
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple, SupportsFloat
 import gymnasium as gym
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from common.errors import InputError
 
@@ -53,32 +55,132 @@ def interact(
     seed: int,
     begin_episode: Callable[[], None] = lambda: None,
     first: int = 0,
+    episode: "EpisodeUnderWay | None" = None,
+    give_up: Callable[[], None] = lambda: None,
 ) -> Iterator[Step]:
     """Steps `first` … `timesteps` − 1 of the policy `act(state, timestep)`, episode after episode.
 
-    The environment is seeded once, before the first episode; where `first` is not 0 it must be as
-    that many steps, the last one an episode's, have left it. A step's `next_state` is the true
-    successor, also where a time limit cut the episode.
+    The environment is seeded once, before the first episode; where `first` is not 0, `episode` is
+    as that many steps have left it. Where it was within an episode that cannot be played again
+    exactly, `give_up` is called, a line says so, and the episode is begun again. A step's
+    `next_state` is the true successor, also where a time limit cut the episode.
 
     Raises: InputError where the environment fails, and as `observed` does.
     """
-    state = reset(env, first, seed if first == 0 else None)
-    begin_episode()
-    episode_return = 0.0
+    episode = episode or EpisodeUnderWay(env)
+    if first < timesteps and not episode.play_again(first):
+        tqdm.write(
+            f"{_name(env)} is no longer as it was at step {first:,}, within an episode: the same "
+            "actions lead elsewhere. The episode is given up and begun again; the run goes on, but "
+            "not as if it had never stopped"
+        )
+        give_up()
+        begin_episode()
     for timestep in range(first, timesteps):
-        action = act(state, timestep)
-        with reporting_failures(env, timestep):
-            next_state, given, terminated, truncated, _ = env.step(action)
-        reward = observed(env, next_state, given)
-        ended = terminated or truncated
-        episode_return += reward
-        finished = episode_return if ended else None
-        yield Step(timestep, state, action, next_state, reward, terminated, truncated, finished)
-        state = next_state
-        if ended:
-            state = reset(env, timestep + 1)
+        if episode.ended:
+            episode.begin(timestep, seed if timestep == 0 else None)
             begin_episode()
-            episode_return = 0.0
+        state = episode.state
+        action = act(state, timestep)
+        next_state, reward, terminated, truncated = episode.step(action, timestep)
+        finished = episode.episode_return if episode.ended else None
+        yield Step(timestep, state, action, next_state, reward, terminated, truncated, finished)
+
+
+class EpisodeUnderWay:
+    """An environment and the episode that it is in: a checkpoint's part, saved at any step.
+
+    Between episodes an environment has little to remember, what `between_episodes` gives. Within
+    one the rest is not saved but made again: that is put back, and the actions since are played
+    once more. Whether that was exact, the last state and the return tell.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        self.env = env
+        self.ended, self.state, self.episode_return = True, np.empty(0), 0.0
+        self._before: dict[str, Any] = {}  # what the environment remembered when this one began
+        self._seed: int | None = None
+        self._actions: list[np.ndarray] = []
+        self._saved: dict[str, Any] | None = None  # an episode that is to be played again
+
+    def begin(self, timestep: int, seed: int | None = None) -> None:
+        """The first state of an episode. Raises: as `reset` does."""
+        self._before, self._seed, self._actions = between_episodes(self.env), seed, []
+        self.state, self.episode_return = reset(self.env, timestep, seed), 0.0
+        self.ended = False
+
+    def step(self, action: Any, timestep: int) -> tuple[np.ndarray, float, bool, bool]:
+        """The next state, the reward, and whether it is terminal or was cut.
+
+        Raises: InputError where the environment fails, and as `observed` does.
+        """
+        self._actions.append(np.array(action))
+        with reporting_failures(self.env, timestep):
+            self.state, given, terminated, truncated, _ = self.env.step(action)
+        reward = observed(self.env, self.state, given)
+        self.episode_return += reward
+        self.ended = bool(terminated or truncated)
+        return self.state, reward, terminated, truncated
+
+    def play_again(self, timestep: int) -> bool:
+        """Go on within the saved episode, if there is one; False where it had to begin anew."""
+        if self._saved is None:
+            return True
+        saved, self._saved = self._saved, None
+        self.begin(timestep, saved["seed"])
+        for kind, action in zip(saved["types"], saved["actions"].numpy(), strict=True):
+            if not self.ended:
+                self.step(action.astype(kind) if action.ndim else action.item(), timestep)
+        if not self.ended and self._digest() == saved["digest"]:
+            return True
+        remember(self.env, saved)
+        self.begin(timestep, saved["seed"])
+        return False
+
+    def _digest(self) -> str:
+        state = hashlib.sha256(np.asarray(self.state).tobytes()).hexdigest()
+        return f"{state} {self.episode_return!r}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the environment remembers; within an episode from its begin, and the actions."""
+        if self._saved is not None:
+            return self._saved
+        if self.ended:
+            return between_episodes(self.env)
+        return self._before | {
+            "seed": self._seed,
+            "actions": torch.from_numpy(np.stack(self._actions)),
+            "types": "".join(action.dtype.char for action in self._actions),
+            "digest": self._digest(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """`interact` then goes on from there."""
+        remember(self.env, state)
+        self.ended, self._saved = True, state if "actions" in state else None
+
+
+def between_episodes(env: gym.Env) -> dict[str, Any]:
+    """What an environment keeps from one episode to the next: its generator, Atari's emulator too.
+
+    The emulator's state holds the generator of its sticky actions. An environment of a user's own
+    that keeps more than gymnasium's `np_random` goes on from that alone, and not exactly.
+    """
+    inner: Any = env.unwrapped
+    state = {"np_random": inner.np_random.bit_generator.state}
+    if hasattr(inner, "ale"):
+        state["ale"] = inner.clone_state(include_rng=True).serialize()
+    return state
+
+
+def remember(env: gym.Env, state: dict[str, Any]) -> None:
+    """Put such a state back. The environment is then to be reset without a seed."""
+    inner: Any = env.unwrapped
+    inner.np_random.bit_generator.state = state["np_random"]
+    if "ale" in state:
+        from ale_py import ALEState
+
+        inner.restore_state(ALEState(state["ale"]))
 
 
 def reset(env: gym.Env, timestep: int, seed: int | None = None) -> np.ndarray:

@@ -27,6 +27,7 @@ STATE, LOCK = "state.pt", "lock"
 
 
 HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
+PATIENCE = 5.0  # seconds that a checkpoint waits for the end of an episode
 TWICE = 1.0  # seconds: `timeout` sends its signal twice, as does a shell whose terminal goes away
 
 
@@ -163,15 +164,31 @@ class Checkpoint:
         if self._asked:
             raise Stopped(self._asked)
 
+    @property
+    def overdue(self) -> bool:
+        """Whether a checkpoint has waited long enough for the end of an episode."""
+        if self.args is None:
+            return False
+        due = self._heard if self._asked else self._saved + 60 * self.args.checkpoint_minutes
+        return time.monotonic() > due + PATIENCE
+
     @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Save; nothing of the state changes in the block, so that a signal ends it at once."""
-        self.save_if_due(due=True)
+    def interruptible(self, before: bool = True) -> Iterator[None]:
+        """Nothing of the state changes in the block, so that a signal ends it at once.
+
+        It is saved first; not `before`, only where a signal has come.
+        """
+        if before:
+            self.save_if_due(due=True)
         self._patient = False
         try:
             if self._asked:  # since it was saved
                 raise Stopped(self._asked)
             yield
+        except Stopped:
+            if not before:
+                self.save()
+            raise
         finally:
             self._patient = self.folder is not None
 

@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 from typing import Any, Protocol
 
-import gymnasium as gym
 import numpy as np
 import torch
 
@@ -53,32 +52,6 @@ class Generators:
                 torch.cuda.set_rng_state(one, device)
 
 
-class BetweenEpisodes:
-    """What an environment keeps from one episode to the next: its generator, and Atari's emulator.
-
-    An environment of a user's own that keeps more than gymnasium's `np_random` goes on from that
-    alone: such a run continues, but not exactly.
-    """
-
-    def __init__(self, env: gym.Env) -> None:
-        self.inner: Any = env.unwrapped
-
-    def state_dict(self) -> dict[str, Any]:
-        """The generator's state; for Atari the emulator's too, which holds its sticky actions'."""
-        state = {"np_random": self.inner.np_random.bit_generator.state}
-        if hasattr(self.inner, "ale"):
-            state["ale"] = self.inner.clone_state(include_rng=True).serialize()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The environment is then to be reset without a seed."""
-        self.inner.np_random.bit_generator.state = state["np_random"]
-        if "ale" in state:
-            from ale_py import ALEState
-
-            self.inner.restore_state(ALEState(state["ale"]))
-
-
 class Rows:
     """A replay buffer as it fills, in files beside the checkpoint that are never written again.
 
@@ -104,6 +77,11 @@ class Rows:
             digest = write_sealed(self.folder / name, self.replay_buffer.tail(start, end))
             self.files.append((name, end, digest))
         return {"files": self.files}
+
+    def cut(self) -> None:
+        """The newest transition's episode goes no further: its file is to be written again."""
+        self.replay_buffer.cut()
+        self.files = self.files[:-1]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises: InputError where a file is missing or damaged."""

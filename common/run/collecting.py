@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from common.environment.rollout import Episode, Step, interact
+from common.environment.rollout import Episode, EpisodeUnderWay, Step, interact
 from common.resume.checkpoint import Checkpoint
-from common.resume.parts import BetweenEpisodes, Rows
+from common.resume.parts import Rows
 
 
 def collect(
@@ -24,17 +24,15 @@ def collect(
 ) -> list[Episode]:
     """Add `timesteps` transitions of a fixed policy; gives the finished episodes."""
     checkpoint, played = checkpoint or Checkpoint(), Progress()
-    checkpoint.hold(
-        played=played,
-        environment=BetweenEpisodes(env),
-        rows=Rows(replay_buffer, checkpoint.folder),
-    )
+    episode, rows = EpisodeUnderWay(env), Rows(replay_buffer, checkpoint.folder)
+    checkpoint.hold(played=played, environment=episode, rows=rows)
     checkpoint.resume()
-    steps = interact(env, act, timesteps, seed, begin_episode, played.timesteps)
-    for step in tqdm(steps, total=timesteps, initial=played.timesteps, unit="step", disable=None):
+    first = played.timesteps
+    steps = interact(env, act, timesteps, seed, begin_episode, first, episode, rows.cut)
+    for step in tqdm(steps, total=timesteps, initial=first, unit="step", disable=None):
         replay_buffer.add(*step.transition)
         played.add(step)
-        if step.finished:
+        if step.finished or checkpoint.overdue:
             checkpoint.save_if_due()
     return played.episodes
 

@@ -9,9 +9,9 @@ import numpy as np
 from tqdm import tqdm
 
 from common.agent import Mean, require_finite
-from common.environment.rollout import Episode, interact
+from common.environment.rollout import Episode, EpisodeUnderWay, interact
 from common.resume.checkpoint import Checkpoint
-from common.resume.parts import BetweenEpisodes, Rows
+from common.resume.parts import Rows
 from common.run.collecting import Progress
 from common.run.record import Recorder
 
@@ -33,38 +33,56 @@ def learn_online(
     An evaluation after each `eval_freq` steps and after the last. With --save_buffer
     `save_batch(finished episodes)` is called at the end, also where the stage ends before its time.
 
-    Checkpoints are written between episodes, where an environment has little to remember.
+    Checkpoints are written between episodes, where an environment has little to remember, and
+    within one that goes on for long.
 
     Raises: InputError where a loss, a state or a reward is no longer finite.
     """
     figures, played, evaluated = Mean(agent.device), Progress(), False
+    episode, rows = EpisodeUnderWay(env), Rows(replay_buffer, checkpoint.folder)
     checkpoint.hold(
         agent=agent,
         recorder=recorder,
         figures=figures,
         played=played,
-        environment=BetweenEpisodes(env),
-        rows=Rows(replay_buffer, checkpoint.folder),
+        environment=episode,
+        rows=rows,
     )
     checkpoint.resume()
     first, steps = played.timesteps, args.max_timesteps
-    interaction = interact(env, act, steps, args.seed, first=first)
+    interaction = interact(
+        env, act, steps, args.seed, first=first, episode=episode, give_up=rows.cut
+    )
+
+    def owed() -> bool:
+        return played.timesteps % args.eval_freq == 0 and recorder.evaluated < played.timesteps
+
+    def add_evaluation() -> None:
+        means = figures.means()
+        require_finite(means, played.timesteps)
+        with checkpoint.interruptible(before=False):
+            returns = evaluate()
+        figures.take()
+        recorder.add(played.timesteps, returns, means, agent)
+
     try:
+        if owed():  # a signal ended it
+            add_evaluation()
         for step in tqdm(interaction, total=steps, initial=first, unit="step", disable=None):
             replay_buffer.add(*step.transition)
             played.add(step)
             done = played.timesteps
             if step.timestep >= args.start_timesteps and done % train_freq == 0:
                 figures.add(agent.update(replay_buffer.sample(args.batch_size)))
-            if done % args.eval_freq == 0 or done == steps:
-                means = figures.take()
-                require_finite(means, done)
-                recorder.add(done, evaluate(), means, agent)
+            if owed():
+                add_evaluation()
                 evaluated = True
-            if step.finished:
+            if step.finished or checkpoint.overdue:
                 require_finite(figures.means(), done)
                 checkpoint.save_if_due(due=evaluated)
                 evaluated = False
+        if recorder.evaluated < steps:
+            add_evaluation()
     finally:
         if args.save_buffer and replay_buffer.size:
             save_batch(played.episodes)
