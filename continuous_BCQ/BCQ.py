@@ -24,11 +24,11 @@ from utils import (
     Figures,
     Flag,
     FusedAdam,
+    SoftUpdate,
     count,
     mlp,
     nonnegative,
     probability,
-    soft_update,
 )
 
 LEARNING_RATE = 1e-3  # all three networks, released code; the paper's table says the same
@@ -81,7 +81,7 @@ class VAE(nn.Module):
         self.max_action = max_action
         width_1, width_2 = VAE_HIDDEN
         self.encoder = nn.Sequential(
-            mlp(state_dim + action_dim, [width_1], width_2), nn.ReLU(inplace=True)
+            mlp(state_dim + action_dim, [width_1], width_2, to_hidden=True), nn.ReLU(inplace=True)
         )
         self.mean = nn.Linear(width_2, self.latent_dim)
         self.log_std = nn.Linear(width_2, self.latent_dim)
@@ -146,6 +146,8 @@ class BCQ(Agent):
         self.vae = VAE(state_dim, action_dim, max_action).to(device)
         self.actor_target = deepcopy(self.actor).requires_grad_(False)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
+        self.actor_soft_update = SoftUpdate(self.actor, self.actor_target)
+        self.critic_soft_update = SoftUpdate(self.critic, self.critic_target)
 
         self.actor_optimizer = FusedAdam(self.actor, LEARNING_RATE)
         self.critic_optimizer = FusedAdam(self.critic, LEARNING_RATE)
@@ -209,8 +211,8 @@ class BCQ(Agent):
         actor_loss = self.actor_loss(state)
         self.actor_optimizer.minimize(actor_loss)
 
-        soft_update(self.critic, self.critic_target, self.tau)
-        soft_update(self.actor, self.actor_target, self.tau)
+        self.critic_soft_update(self.tau)
+        self.actor_soft_update(self.tau)
         return {
             "vae_loss": vae_loss.detach(),
             "critic_loss": critic_loss.detach(),

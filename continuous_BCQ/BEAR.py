@@ -28,12 +28,12 @@ from utils import (
     Figures,
     Flag,
     FusedAdam,
+    SoftUpdate,
     count,
     mlp,
     number_between,
     positive,
     probability,
-    soft_update,
     whole,
 )
 
@@ -74,7 +74,8 @@ class Actor(nn.Module):
     def __init__(self, state_dim: int, action_dim: int, max_action: float) -> None:
         super().__init__()
         width_1, width_2 = HIDDEN
-        self.trunk = nn.Sequential(mlp(state_dim, [width_1], width_2), nn.ReLU(inplace=True))
+        hidden = mlp(state_dim, [width_1], width_2, to_hidden=True)
+        self.trunk = nn.Sequential(hidden, nn.ReLU(inplace=True))
         self.mean = nn.Linear(width_2, action_dim)
         self.log_std = nn.Linear(width_2, action_dim)
         self.max_action = max_action
@@ -166,6 +167,8 @@ class BEAR(Agent):
         self.multiplier = Multiplier().to(device)
         self.actor_target = deepcopy(self.actor).requires_grad_(False)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
+        self.actor_soft_update = SoftUpdate(self.actor, self.actor_target)
+        self.critic_soft_update = SoftUpdate(self.critic, self.critic_target)
 
         self.actor_optimizer = FusedAdam(self.actor, LEARNING_RATE)
         self.critic_optimizer = FusedAdam(self.critic, LEARNING_RATE)
@@ -268,8 +271,8 @@ class BEAR(Agent):
             with torch.no_grad():
                 self.multiplier.log_alpha.clamp_(MIN_LOG_ALPHA, self.lagrange_thresh)
 
-        soft_update(self.critic, self.critic_target, self.tau)
-        soft_update(self.actor, self.actor_target, self.tau)
+        self.critic_soft_update(self.tau)
+        self.actor_soft_update(self.tau)
         self.updates += 1
         return {
             "vae_loss": vae_loss.detach(),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from utils import Agent, Batch, Figures, FusedAdam, mlp, soft_update
+from utils import Agent, Batch, Figures, FusedAdam, SoftUpdate, mlp
 
 # Differs from the paper: the BCQ paper's DDPG has actor lr 1e-4 and critic weight decay 1e-2; the
 # released code trains both at 1e-3 without decay.
@@ -68,6 +68,8 @@ class DDPG(Agent):
         self.critic = Critic(state_dim, action_dim).to(device)
         self.actor_target = deepcopy(self.actor).requires_grad_(False)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
+        self.actor_soft_update = SoftUpdate(self.actor, self.actor_target)
+        self.critic_soft_update = SoftUpdate(self.critic, self.critic_target)
 
         self.actor_optimizer = FusedAdam(self.actor, LEARNING_RATE)
         self.critic_optimizer = FusedAdam(self.critic, LEARNING_RATE)
@@ -112,6 +114,6 @@ class DDPG(Agent):
         actor_loss = self.actor_loss(state)
         self.actor_optimizer.minimize(actor_loss)
 
-        soft_update(self.critic, self.critic_target, self.tau)
-        soft_update(self.actor, self.actor_target, self.tau)
+        self.critic_soft_update(self.tau)
+        self.actor_soft_update(self.tau)
         return {"critic_loss": critic_loss.detach(), "actor_loss": actor_loss.detach(), "q": q}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from utils import Agent, Batch, Figures, Flag, FusedAdam, at_least_two, mlp, soft_update
+from utils import Agent, Batch, Figures, Flag, FusedAdam, SoftUpdate, at_least_two, mlp
 
 LEARNING_RATE = 1e-3
 HIDDEN = [400, 300]
@@ -52,6 +52,7 @@ class DQN(Agent):
     ) -> None:
         self.network = Network(state_dim, action_dim, bins).to(device)
         self.network_target = deepcopy(self.network).requires_grad_(False)
+        self.soft_update = SoftUpdate(self.network, self.network_target)
         self.network_optimizer = FusedAdam(self.network, LEARNING_RATE)
         self.values = torch.linspace(-max_action, max_action, bins, device=device)  # (K,)
 
@@ -96,5 +97,5 @@ class DQN(Agent):
         value_loss = self.value_loss(q, target)
         self.network_optimizer.minimize(value_loss)
 
-        soft_update(self.network, self.network_target, self.tau)
+        self.soft_update(self.tau)
         return {"value_loss": value_loss.detach(), "q": q.detach().mean()}

@@ -25,9 +25,9 @@ from utils import (
     Flag,
     FusedAdam,
     ReplayBuffer,
+    SoftUpdate,
     mlp,
     nonnegative,
-    soft_update,
 )
 
 LEARNING_RATE = 3e-4
@@ -122,6 +122,8 @@ class TD3_BC(Agent):
         self.critic = Critic(state_dim, action_dim).to(device)
         self.actor_target = deepcopy(self.actor).requires_grad_(False)
         self.critic_target = deepcopy(self.critic).requires_grad_(False)
+        self.actor_soft_update = SoftUpdate(self.actor, self.actor_target)
+        self.critic_soft_update = SoftUpdate(self.critic, self.critic_target)
         self.normalised = Normalisation(state_dim).to(device)
 
         self.actor_optimizer = FusedAdam(self.actor, LEARNING_RATE)
@@ -187,8 +189,8 @@ class TD3_BC(Agent):
             self.actor_optimizer.minimize(actor_loss)
             figures["actor_loss"] = actor_loss.detach()
 
-            soft_update(self.critic, self.critic_target, self.tau)
-            soft_update(self.actor, self.actor_target, self.tau)
+            self.critic_soft_update(self.tau)
+            self.actor_soft_update(self.tau)
         return figures
 
     def train(

@@ -31,6 +31,7 @@ from common.data.replay import GrowingBatch, column_path
 from common.environment import rollout
 from common.environment.simulator import Snapshots
 from common.files import Folders, read_json
+from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
 from common.resume.parts import Unchanged
 from common.run import flags, playing, stages
@@ -149,7 +150,8 @@ class NoisyPolicy:
 def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
     kind: Any = ALGORITHMS[args.algorithm]
-    return kind(*dimensions(env), **flags.hyper_parameters(kind, args))
+    agent = kind(*dimensions(env), **flags.hyper_parameters(kind, args))
+    return use_precision(agent, args.precision)
 
 
 def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]:

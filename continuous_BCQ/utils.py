@@ -25,7 +25,7 @@ from common.arguments import (
 from common.data.replay import Batch, ReplayBuffer
 from common.environment.making import make, needs_rescaling, require_choice, with_time_limit
 from common.errors import InputError
-from common.networks import mlp, soft_update
+from common.networks import SoftUpdate, mlp
 from common.optimizer import FusedAdam
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Flag",
     "FusedAdam",
     "ReplayBuffer",
+    "SoftUpdate",
     "at_least_two",
     "count",
     "dimensions",
@@ -44,7 +45,6 @@ __all__ = [
     "number_between",
     "positive",
     "probability",
-    "soft_update",
     "whole",
 ]
 

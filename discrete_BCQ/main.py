@@ -30,6 +30,7 @@ from common.agent import learners
 from common.data.replay import column_path
 from common.environment import rollout
 from common.files import Folders
+from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
 from common.resume.parts import Unchanged
 from common.run import flags, playing, stages
@@ -171,7 +172,8 @@ def epsilon(updates: int, args: argparse.Namespace) -> float:
 def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
     kind: Any = ALGORITHMS[args.algorithm]
-    return kind(*dimensions(env), **flags.hyper_parameters(kind, args))
+    agent = kind(*dimensions(env), **flags.hyper_parameters(kind, args))
+    return use_precision(agent, args.precision)
 
 
 def evaluated(agent: Any, eps: float, num_actions: int) -> Callable[[np.ndarray], np.ndarray]:

@@ -35,7 +35,7 @@ from common.data.frames import FrameBuffer
 from common.data.replay import Batch
 from common.environment.making import make, with_time_limit
 from common.errors import InputError
-from common.networks import SoftUpdate
+from common.networks import Layers, SoftUpdate
 from common.optimizer import FusedAdam
 
 __all__ = [
@@ -163,7 +163,12 @@ def as_input(state: Tensor) -> Tensor:
 
 
 class Frames(nn.Module):
-    """The convolutional trunk for Atari, 32 8x8/4, 64 4x4/2, 64 3x3/1, a ReLU after each."""
+    """The convolutional trunk for Atari, 32 8x8/4, 64 4x4/2, 64 3x3/1, a ReLU after each.
+
+    `half_products`, set by --precision bf16: the convolutions are made in bfloat16.
+    """
+
+    half_products = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,11 +180,18 @@ class Frames(nn.Module):
             nn.Conv2d(64, 64, kernel_size=3, stride=1),
             nn.ReLU(inplace=True),
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.convolutions: list[Any] = list(self.network)[::2]
 
     def forward(self, state: Tensor) -> Tensor:
         """(B, 4, 84, 84) uint8 or float32, 0..255 -> (B, 3136)."""
         # Differs from the paper: pixels are fed as 0..255, as the released code does, not as 0..1.
-        return self.network(as_input(state)).flatten(1)
+        x = as_input(state)
+        if not self.half_products:
+            return self.network(x).flatten(1)
+        x = x.bfloat16()  # exactly: 0..255 have eight bits
+        for layer in self.convolutions:
+            x = F.conv2d(x, layer.weight.bfloat16(), layer.bias.bfloat16(), layer.stride).relu_()
+        return x.flatten(1).float()
 
 
 class Vectors(nn.Module):
@@ -195,31 +207,9 @@ def features(state_shape: tuple[int, ...]) -> nn.Module:
     return Frames() if len(state_shape) == 3 else Vectors()
 
 
-class Head(nn.Sequential):
-    """Linear layers with ReLU between.
-
-    The layers are called as functions, on parameters looked up once: calling them as modules would
-    take a tenth of the time.
-    """
-
-    def __init__(self, widths: list[int]) -> None:
-        super().__init__(*map(nn.Linear, widths, widths[1:]))
-        linears: list[Any] = list(self)
-        self.layers = [(layer.weight, layer.bias) for layer in linears]
-
-    def hidden(self, x: Tensor) -> Tensor:
-        """(B, features) -> what the last layer is given, (B, width)."""
-        for weight, bias in self.layers[:-1]:
-            x = F.linear(x, weight, bias).relu_()
-        return x
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, features) -> (B, K)."""
-        return F.linear(self.hidden(x), *self.layers[-1])
-
-
-def head(state_shape: tuple[int, ...], num_actions: int) -> Head:
+def head(state_shape: tuple[int, ...], num_actions: int) -> Layers:
     """From features to one number an action: 3136-512-K for Atari, S-256-256-K for vectors."""
     atari = len(state_shape) == 3
     widths = [ATARI_FEATURES, *ATARI_HIDDEN] if atari else [state_shape[0], *VECTOR_HIDDEN]
-    return Head([*widths, num_actions])
+    widths.append(num_actions)
+    return Layers(*map(nn.Linear, widths, widths[1:]), from_hidden=atari)

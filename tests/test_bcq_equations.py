@@ -348,16 +348,16 @@ def test_soft_update_moves_the_target_by_tau(continuous: SimpleNamespace) -> Non
         for network, value in [(source, 1.0), (target, -3.0)]:
             for weight in network.parameters():
                 weight.fill_(value)
-    continuous.utils.soft_update(source, target, 0.25)  # 0.25·1 + 0.75·(-3)
+    continuous.utils.SoftUpdate(source, target)(0.25)  # 0.25·1 + 0.75·(-3)
     assert flat(target) == [-2.0] * 3
     assert flat(source) == [1.0] * 3
 
 
 def test_soft_update_refuses_networks_of_other_sizes(continuous: SimpleNamespace) -> None:
     with pytest.raises(ValueError, match="source has 2 parameters, target has 1"):
-        continuous.utils.soft_update(nn.Linear(2, 1), nn.Linear(2, 1, bias=False), 0.1)
+        continuous.utils.SoftUpdate(nn.Linear(2, 1), nn.Linear(2, 1, bias=False))
     with pytest.raises(RuntimeError, match="size"):
-        continuous.utils.soft_update(nn.Linear(2, 3), nn.Linear(5, 3), 0.1)
+        continuous.utils.SoftUpdate(nn.Linear(2, 3), nn.Linear(5, 3))(0.1)
 
 
 def test_mean_figures_is_the_mean_of_each_figure_over_the_updates(

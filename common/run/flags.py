@@ -8,6 +8,7 @@ from typing import Any
 
 from common.agent import Agent
 from common.arguments import count, folder, name, nonnegative, probability, whole
+from common.precision import PRECISIONS
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -101,6 +102,13 @@ def parser_with_common_flags(
         "--video", action="store_true", help="--evaluate: save the first episode as an mp4, too"
     )
     parser.add_argument("--device", default="auto", help="torch device: auto, cpu, cuda, cuda:1, …")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="numbers in which the large matrix products are made; bf16 is faster, and needs a "
+        "processor with instructions for it",
+    )
     parser.add_argument(
         "--threads", type=count, default=None, help="CPU threads of torch (default: all cores)"
     )

@@ -44,7 +44,7 @@ def saved_policy(
         raise InputError(f"{record} is no record of a run: --model another, or repair it")
     if "algorithm" not in typed and made_with.get("algorithm") in list(algorithms):
         args.algorithm = made_with["algorithm"]
-    for name in [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps"]:
+    for name in [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps", "precision"]:
         if name in made_with and name not in typed:
             setattr(args, name, _as_the_flag(record, name, made_with[name], getattr(args, name)))
     return model

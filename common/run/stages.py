@@ -75,7 +75,7 @@ def show_settings(title: str, algorithm: type[Agent], args: argparse.Namespace, 
     """Print the stage and the settings in force: the common ones, `more`, the algorithm's own."""
     common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
     common = ["env", "seed", "eval_episodes"] if args.evaluate else common
-    names = [*common, *more, "threads", "output_dir"]
+    names = [*common, *more, "precision", "threads", "output_dir"]
     settings = {"algorithm": algorithm.__name__} | {name: vars(args)[name] for name in names}
     settings |= hyper_parameters(algorithm, args)
     print(title)
