@@ -94,7 +94,7 @@ class Actions:
         distance = np.where(known, np.maximum(action - task.high, task.low - action), 0)
         size = np.max([task.high - task.low, np.abs(task.low), np.abs(task.high)], 0)
         beyond = distance > TOLERANCE * size
-        if task.num_actions is not None:
+        if task.num_actions is not None or task.whole is not None:
             beyond |= known & (action != np.floor(action))
         if beyond.any():
             rows_beyond = np.flatnonzero(beyond.any(1))
@@ -107,6 +107,7 @@ class Actions:
                 self.worst = float(action[row, column])
         if self.clip or beyond.any():  # what is beyond is clipped, or refused in the end
             action = action.clip(task.low, task.high)
+            action = action if task.whole is None else np.rint(action)
         return task.to_batch(np.where(known, action, 0))
 
     def require_inside(self, what: str, unit: str) -> None:
@@ -120,10 +121,12 @@ class Actions:
                 f"{task.num_actions - 1}, the first in {unit} {self.first}"
             )
         if not self.clip:
+            wrong = "are beyond" if task.whole is None else "are no whole numbers or beyond"
             raise InputError(
-                f"{what}: {self.beyond:,} actions are beyond {task.env_id}'s bounds "
+                f"{what}: {self.beyond:,} actions {wrong} {task.env_id}'s bounds "
                 f"{bounds(task)}, the largest is {self.worst:g}, the first in {unit} "
                 f"{self.first}: --clip_actions clips them"
+                + ("" if task.whole is None else " and rounds them")
             )
 
 

@@ -9,7 +9,7 @@ from common.environment.making import needs_rescaling
 from common.errors import InputError
 from datasets.batch import Source
 from datasets.reading import numbers
-from datasets.task import NO_LIMIT, Task
+from datasets.task import Task
 
 THE_DATA = "the data"  # the task's name in messages
 WIDE_STD, WIDE_RATIO = 1e3, 100.0  # of the states' standard deviations, beyond which a note is due
@@ -37,7 +37,7 @@ class Undescribed(Task):
 
 
 UNDESCRIBED = Undescribed(
-    THE_DATA, 0, [], None, np.empty(0), np.empty(0), False, NO_LIMIT, False, None
+    THE_DATA, 0, spaces.Box(-np.inf, np.inf, (0,)), None, np.empty(0), np.empty(0), rescaled=False
 )
 
 
@@ -162,7 +162,8 @@ def infer(source: Source, given: Given) -> tuple[Task, dict[str, Any], list[str]
                 f"{high[place]:g}, which leaves no choice: give --action_low and --action_high"
             )
         rescaled = needs_rescaling(spaces.Box(low, high, dtype=np.float64))
-    task = Task(THE_DATA, seen.state.width, [], number, low, high, rescaled, NO_LIMIT, False, None)
+    states = spaces.Box(-np.inf, np.inf, (seen.state.width,))
+    task = Task(THE_DATA, seen.state.width, states, number, low, high, rescaled)
     described = {
         "kind": "continuous" if number is None else "discrete",
         "state_dim": task.state_dim,

@@ -117,7 +117,7 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         here = f"{what}: episode {episode.id}"
         action = task.actions(f"{here}, actions", _array(f"{here}, actions", episode.actions))
         count = len(action)
-        observations = _array(f"{here}, observations", episode.observations)
+        observations = _states(f"{here}, observations", episode.observations, task.space)
         ends = (episode.rewards, episode.terminations, episode.truncations)
         _require_lengths(here, count, len(observations), [len(column) for column in ends])
         if not count:
@@ -167,6 +167,27 @@ def _require_lengths(here: str, actions: int, observations: int, ends: list[int]
             f"{', '.join(map(str, ends))} rewards and ends: n actions belong to n + 1 "
             "observations; fetch it again"
         )
+
+
+def _states(what: str, column: Any, space: gym.Space) -> np.ndarray:
+    """Observations of this space, in the order in which gymnasium flattens its parts, (n, w).
+
+    Raises: InputError where they are not of it.
+    """
+    parts: list[tuple[Any, gym.Space]]
+    if isinstance(space, spaces.Dict) and isinstance(column, dict):
+        parts = [(column[key], part) for key, part in space.spaces.items() if key in column]
+        complete = column.keys() == space.spaces.keys()
+    elif isinstance(space, spaces.Tuple) and isinstance(column, tuple):
+        parts = [*zip(column, space.spaces, strict=False)]
+        complete = len(column) == len(space.spaces)
+    else:
+        return _array(what, column)
+    if not complete:
+        raise InputError(f"{what} have other parts than {space}")
+    arrays = [_states(what, *part) for part in parts]
+    with reading(what, "Minari data set"):
+        return np.concatenate([array.reshape(len(array), -1) for array in arrays], 1)
 
 
 def _array(what: str, column: Any) -> np.ndarray:
@@ -273,6 +294,9 @@ def _minari_root(folder: Path) -> Iterator[None]:
 def _action_space(task: Task) -> gym.Space:
     if task.num_actions is not None:
         return spaces.Discrete(task.num_actions)
+    if task.whole is not None:
+        low, high = task.low.astype(task.whole), task.high.astype(task.whole)
+        return spaces.Box(low, high, dtype=task.whole.type)
     # Rescaled actions are float64 numbers, that they be rescaled back exactly.
     dtype = np.float64 if task.rescaled else np.float32
     return spaces.Box(task.low.astype(dtype), task.high.astype(dtype), dtype=dtype)

@@ -1,41 +1,60 @@
 """What main.py's environment makes of states and actions, done to data of the same environment."""
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import ale_py
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from common.environment.making import EPISODE_STEPS, make, needs_rescaling, require_choice
+from common.environment.doors import (
+    ATARI_STEPS,
+    is_atari,
+    make_continuous,
+    make_discrete,
+    taken,
+)
+from common.environment.isolated import rounds
+from common.environment.making import EPISODE_STEPS, make, needs_rescaling
 from common.errors import InputError
 from datasets.reading import numbers
 
 NO_LIMIT = 2**62  # steps of an episode of a task that nothing but the data describes
 
 
+class Leaf(NamedTuple):
+    """A part of a state: `width` numbers as they are, or one of the whole numbers from `first` on.
+
+    There are `size` of the whole numbers, one-hot in the batch; `size` is 0 where it is no such.
+    """
+
+    width: int
+    first: int = 0
+    size: int = 0
+
+
 class Task(NamedTuple):
     """An environment's sizes, bounds and step limit.
 
-    state_dim: S of the batch; parts: where states are whole numbers, (first, how many) of each,
-    one-hot in the batch; num_actions: K, or None for continuous actions with the environment's own
-    bounds low and high (A,); rescaled: whether the batch has them in [−1, 1] instead; limit: steps
-    of an episode, NO_LIMIT where none is known; atari: whether states are stacks of frames; spec:
-    what gymnasium makes it from.
+    state_dim: S of the batch; space: the states as the environment has them; num_actions: K, or
+    None for continuous actions with the environment's own bounds low and high (A,); rescaled:
+    whether the batch has them in [−1, 1] instead; whole: their dtype where they are whole numbers;
+    limit: steps of an episode, NO_LIMIT where none is known; atari: whether states are stacks of
+    frames; spec: what gymnasium makes it from.
     """
 
     env_id: str
     state_dim: int
-    parts: list[tuple[int, int]]
+    space: gym.Space
     num_actions: int | None
     low: np.ndarray
     high: np.ndarray
     rescaled: bool
-    limit: int
-    atari: bool
-    spec: EnvSpec | None
+    whole: np.dtype[Any] | None = None
+    limit: int = NO_LIMIT
+    atari: bool = False
+    spec: EnvSpec | None = None
 
     @property
     def action_dim(self) -> int:
@@ -43,32 +62,38 @@ class Task(NamedTuple):
         return len(self.low)
 
     def states(self, what: str, logged: np.ndarray) -> np.ndarray:
-        """States as logged, (n, S) or (n, parts) -> (n, S) float32.
+        """States as logged, (n, S) or one number a whole number -> (n, S) float32.
 
         Raises: InputError for another width, or a number that is none of the environment's.
         """
         array = numbers(what, logged)
         if array.shape[1] == self.state_dim:
             return array
-        if array.shape[1] != len(self.parts):
+        leaves = leaves_of(self.space)
+        edges = np.cumsum([0, *(leaf.width for leaf in leaves)])
+        if array.shape[1] != edges[-1]:
             raise InputError(
                 f"{what} is {array.shape[1]} wide, the states of {self.env_id} have "
                 f"{self.state_dim} numbers{_versions_of_width(self.env_id, array.shape[1])}"
             )
         columns = []
-        for (first, size), column in zip(self.parts, array.T, strict=True):
-            # NaN is refused with its row later; here it only must not be an index.
-            index = np.where(np.isnan(column), first, column) - first
-            outside = (index < 0) | (index >= size) | (index != np.floor(index))
-            if outside.any():
-                raise InputError(
-                    f"{what} holds {column[outside][0]:g}; {self.env_id} has the states {first} "
-                    f"to {first + size - 1}"
-                )
-            one_hot = np.eye(size, dtype=np.float32)[index.astype(np.int64)]
-            one_hot[np.isnan(column)] = np.nan
-            columns.append(one_hot)
+        for leaf, begin in zip(leaves, edges[:-1], strict=True):
+            part = array[:, begin : begin + leaf.width]
+            columns.append(self._one_hot(what, part[:, 0], leaf) if leaf.size else part)
         return np.concatenate(columns, 1)
+
+    def _one_hot(self, what: str, column: np.ndarray, leaf: Leaf) -> np.ndarray:
+        # NaN is refused with its row later; here it only must not be an index.
+        index = np.where(np.isnan(column), leaf.first, column) - leaf.first
+        outside = (index < 0) | (index >= leaf.size) | (index != np.floor(index))
+        if outside.any():
+            raise InputError(
+                f"{what} holds {column[outside][0]:g}; {self.env_id} has the states {leaf.first} "
+                f"to {leaf.first + leaf.size - 1}"
+            )
+        one_hot = np.eye(leaf.size, dtype=np.float32)[index.astype(np.int64)]
+        one_hot[np.isnan(column)] = np.nan
+        return one_hot
 
     def actions(self, what: str, array: np.ndarray) -> np.ndarray:
         """Actions as logged -> (n, A) float64, as the environment takes them.
@@ -95,63 +120,71 @@ class Task(NamedTuple):
         return ((action - middle) / half).astype(np.float32).clip(-1, 1)
 
     def from_batch(self, action: np.ndarray) -> np.ndarray:
-        """The inverse of `to_batch`; float64 where it rescales."""
-        if self.num_actions is not None or not self.rescaled:
+        """The inverse of `to_batch`; float64 where it rescales, rounded where they are whole."""
+        if self.num_actions is not None:
             return action
-        middle, half = self._scale()
-        return (middle + half * action.astype(np.float64)).clip(self.low, self.high)
+        if self.rescaled:
+            middle, half = self._scale()
+            action = (middle + half * action.astype(np.float64)).clip(self.low, self.high)
+        return action if self.whole is None else np.rint(action).astype(self.whole)
 
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = self.low.astype(np.float64), self.high.astype(np.float64)
         return (low + high) / 2, (high - low) / 2
 
 
-def task_of(env_id: str) -> Task:
-    """Raises: InputError where there is no such environment, or neither variant serves it."""
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
-    env = make(env_id)
-    actions, states = env.action_space, env.observation_space
-    limit = (env.spec.max_episode_steps if env.spec else None) or EPISODE_STEPS
-    atari = isinstance(env.unwrapped, ale_py.AtariEnv)
-    spec = env.spec
-    env.close()
-    parts = _parts(states)
-    vector = isinstance(states, spaces.Box) and len(states.shape) == 1
-    state_dim = spaces.flatdim(states) if vector or parts else 0
-    if isinstance(actions, spaces.Discrete) and actions.start == 0 and (state_dim or atari):
-        low, high = np.zeros(1), np.full(1, actions.n - 1.0)
-        return Task(env_id, state_dim, parts, int(actions.n), low, high, False, limit, atari, spec)
-    if (
-        isinstance(actions, spaces.Box)
-        and len(actions.shape) == 1
-        and actions.is_bounded()
-        and vector
-        and state_dim
-    ):
-        require_choice(env_id, actions)
-        rescaled = needs_rescaling(actions)
-        low, high = actions.low, actions.high
-        return Task(env_id, state_dim, [], None, low, high, rescaled, limit, False, spec)
-    raise InputError(
-        f"--env {env_id} has states {states} and actions {actions}: continuous_BCQ learns vectors "
-        "with bounded vectors of actions (Box), discrete_BCQ vectors and Atari with one of several "
-        "(Discrete)"
+def task_of(env_id: str, **options: Any) -> Task:
+    """What main.py's own environment of this id is like; `options` are gymnasium.make's.
+
+    Raises: InputError where there is no such environment, or neither variant serves it.
+    """
+    bare = make(env_id, **options)
+    discrete = isinstance(bare.action_space, spaces.Discrete)
+    env = (make_discrete if discrete else make_continuous)(env_id, **options)
+    atari = is_atari(env)
+    own_limit = bare.spec.max_episode_steps if bare.spec else None
+    limit = options.get("max_episode_steps") or own_limit
+    limit = limit or (ATARI_STEPS if atari else EPISODE_STEPS)
+    actions, whole = taken(env), None
+    if isinstance(actions, spaces.Box):
+        assert isinstance(bare.action_space, spaces.Box)
+        rescaled = needs_rescaling(bare.action_space)
+        low, high, number = actions.low, actions.high, None
+        if rounds(actions):
+            whole, low, high = actions.dtype, low.astype(np.float64), high.astype(np.float64)
+    else:
+        assert isinstance(actions, spaces.Discrete)
+        number, rescaled = int(actions.n), False
+        low, high = np.zeros(1), np.full(1, number - 1.0)
+    for one in (bare, env):
+        one.close()
+    return Task(
+        env_id=env_id,
+        state_dim=0 if atari else spaces.flatdim(env.observation_space),
+        space=bare.observation_space,
+        num_actions=number,
+        low=low,
+        high=high,
+        rescaled=rescaled,
+        whole=whole,
+        limit=limit,
+        atari=atari,
+        spec=bare.spec,
     )
 
 
-def _parts(states: gym.Space) -> list[tuple[int, int]]:
-    """(first, how many) of each whole number a state is made of; empty where it is none of such."""
+def leaves_of(states: gym.Space) -> list[Leaf]:
+    """What a state is put together from, in the order in which gymnasium flattens it."""
     if isinstance(states, spaces.Discrete):
-        return [(int(states.start), int(states.n))]
-    if isinstance(states, spaces.MultiDiscrete) and states.nvec.ndim == 1:
-        return [
-            (int(first), int(size)) for first, size in zip(states.start, states.nvec, strict=True)
-        ]
-    if isinstance(states, spaces.Tuple) and all(
-        isinstance(part, spaces.Discrete) for part in states.spaces
-    ):
-        return [part for space in states.spaces for part in _parts(space)]
-    return []
+        return [Leaf(1, int(states.start), int(states.n))]
+    if isinstance(states, spaces.MultiDiscrete):
+        pairs = zip(states.start.flat, states.nvec.flat, strict=True)
+        return [Leaf(1, int(first), int(size)) for first, size in pairs]
+    if isinstance(states, spaces.Tuple):
+        return [leaf for part in states.spaces for leaf in leaves_of(part)]
+    if isinstance(states, spaces.Dict):
+        return [leaf for part in states.spaces.values() for leaf in leaves_of(part)]
+    return [Leaf(spaces.flatdim(states))]
 
 
 def base_and_version(env_id: str) -> tuple[str, int | None]:

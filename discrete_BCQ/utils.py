@@ -7,16 +7,9 @@ from typing import Any
 # The repository is run in place, never installed: its root must be importable from anywhere.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import ale_py
 import gymnasium as gym
 import torch
 from gymnasium import spaces
-from gymnasium.wrappers import (
-    AtariPreprocessing,
-    FlattenObservation,
-    FrameStackObservation,
-    TimeLimit,
-)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,7 +26,8 @@ from common.arguments import (
 from common.data import replay
 from common.data.frames import FrameBuffer
 from common.data.replay import Batch
-from common.environment.making import make, with_time_limit
+from common.environment.doors import HISTORY, is_atari
+from common.environment.doors import make_discrete as make_env
 from common.errors import InputError
 from common.networks import Layers, SoftUpdate
 from common.optimizer import FusedAdam
@@ -63,58 +57,9 @@ __all__ = [
     "whole",
 ]
 
-HISTORY = 4  # frames a state of Atari
-FRAME = 84  # pixels, both ways
-ATARI_STEPS = 27_000  # an episode's limit: 30 minutes of play at 60 frames a second, 4 a step
-ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
-# The wrappers skip frames and limit the episode, so the emulator must do neither: its own limit
-# ends an episode within a step, before the frame that step should show.
-ATARI_OPTIONS = {"frameskip": 1, "max_num_frames_per_episode": None, "obs_type": "grayscale"}
 VECTOR_HIDDEN = [256, 256]
 ATARI_HIDDEN = [512]
 ATARI_FEATURES = 64 * 7 * 7
-
-
-def is_atari(env: gym.Env) -> bool:
-    """Whether the environment is a game of the Arcade Learning Environment, whatever its id."""
-    return isinstance(env.unwrapped, ale_py.AtariEnv)
-
-
-def make_env(env_id: str, **options: Any) -> gym.Env:
-    """An environment with actions 0 … K−1, and states that are vectors or Atari's last 4 frames.
-
-    Atari: each step is 4 frames of the emulator, shown as the maximum of the last two, 84×84, grey;
-    4 such frames of history, the newest last, zeros before an episode's first; an episode ends with
-    the game or after 27,000 steps. Sticky actions are as the id has them. States that are no vector
-    but numbers of a finite set (FrozenLake, Taxi, Blackjack) are one-hot encoded. `options` are
-    gymnasium.make's.
-
-    Raises: InputError for an unknown id, continuous actions, or images that are not Atari's.
-    """
-    gym.register_envs(ale_py)
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for each environment
-    atari = env_id in gym.registry and gym.spec(env_id).entry_point == ATARI_ENTRY_POINT
-    env = make(env_id, **options, **(ATARI_OPTIONS if atari else {}))
-    actions, states = env.action_space, env.observation_space
-    if isinstance(actions, spaces.Box):
-        raise InputError(f"--env {env_id} has continuous actions: continuous_BCQ/main.py serves it")
-    if not isinstance(actions, spaces.Discrete) or actions.start != 0:
-        raise InputError(
-            f"--env {env_id} has actions {actions}; this folder needs one number from 0 up "
-            "(Discrete), as in CartPole-v1"
-        )
-    if is_atari(env):
-        env = AtariPreprocessing(env, noop_max=0, frame_skip=4, screen_size=FRAME)
-        return FrameStackObservation(TimeLimit(env, ATARI_STEPS), HISTORY, padding_type="zero")
-    env = with_time_limit(env)
-    if isinstance(states, spaces.Box) and len(states.shape) == 1:
-        return env
-    if isinstance(states, spaces.Box) or not states.is_np_flattenable:
-        raise InputError(
-            f"--env {env_id} has states {states}; this folder needs vectors, as in CartPole-v1, or "
-            "an Atari game"
-        )
-    return FlattenObservation(env)
 
 
 def dimensions(env: gym.Env) -> tuple[tuple[int, ...], int]:

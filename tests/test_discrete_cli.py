@@ -14,7 +14,7 @@ import torch
 from conftest import ROOT, Outcome, load_variant, run_main, snapshot
 from gymnasium import spaces
 
-from common.environment import rollout
+from common.environment import doors, rollout
 
 variant = load_variant("discrete_BCQ")
 main, utils = variant.main, variant.utils
@@ -133,10 +133,10 @@ def test_every_step_of_atari_is_four_frames_of_the_emulator(env_id: str, sticky:
 def test_an_episode_of_atari_ends_after_27000_steps_with_its_own_last_frame(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert utils.ATARI_STEPS == 27_000
-    monkeypatch.setattr(utils, "ATARI_STEPS", 5)
+    assert doors.ATARI_STEPS == 27_000
+    monkeypatch.setattr(doors, "ATARI_STEPS", 5)
     limited = utils.make_env("PongNoFrameskip-v4")
-    monkeypatch.setattr(utils, "ATARI_STEPS", 9)
+    monkeypatch.setattr(doors, "ATARI_STEPS", 9)
     longer = utils.make_env("PongNoFrameskip-v4")
     limited.reset(seed=0), longer.reset(seed=0)
     steps = [(limited.step(3), longer.step(3)) for _ in range(5)]
@@ -403,7 +403,7 @@ def pacman(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An output folder after the three stages on a game, episodes of 100 steps at most."""
     folder = tmp_path_factory.mktemp("pacman")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "ATARI_STEPS", 100)
+        patch.setattr(doors, "ATARI_STEPS", 100)
         done(run(folder, "train", "--eval_freq", "100", env="ALE/MsPacman-v5"))
         done(run(folder, "generate", "--max_timesteps", "220", env="ALE/MsPacman-v5"))
         done(run(folder, "learn", "--max_timesteps", "3", env="ALE/MsPacman-v5"))
@@ -432,7 +432,7 @@ def test_the_batch_on_disk_is_what_the_emulator_showed(pacman: Path) -> None:
     buffer = utils.FrameBuffer((4, 84, 84), "cpu", 1)
     buffer.load(pacman / "buffers" / "Default_ALE-MsPacman-v5_0")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "ATARI_STEPS", 100)
+        patch.setattr(doors, "ATARI_STEPS", 100)
         env = utils.make_env("ALE/MsPacman-v5")
     actions = iter(buffer.action.flatten().tolist())
     steps = list(rollout.interact(env, lambda *_: next(actions), 220, seed=0))

@@ -25,6 +25,7 @@ from common.files import read_array, replacing, write_json
 from common.resume.checkpoint import Checkpoint
 from common.run import stages
 from common.saving import read_state, save_state
+from datasets.task import task_of
 
 
 class Faulty(Reach):
@@ -269,23 +270,39 @@ class Blind(Reach):
     observation_space = spaces.Box(-1, 1, (0,), np.float32)
 
 
-@pytest.mark.parametrize("kind", [NoChoice, Blind])
-def test_an_environment_without_choice_or_sight_is_refused(
-    kind: type[gym.Env], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    utils = load_variant("continuous_BCQ").utils
-    monkeypatch.setattr(utils, "make", lambda _, **options: kind())
-    with pytest.raises(InputError, match="--env Toy-v0 has"):
-        utils.make_env("Toy-v0")
+class BlindChoice(Blind):
+    """A state without numbers, and discrete actions."""
+
+    action_space = spaces.Discrete(2)  # type: ignore[assignment]
+
+
+class BlindDict(BlindChoice):
+    """A state of parts, none of which has a number."""
+
+    observation_space = spaces.Dict(  # type: ignore[assignment]
+        {"a": spaces.Box(-1, 1, (0,)), "b": spaces.Box(-1, 1, (2, 0))}
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*A Box")
+@pytest.mark.parametrize("kind", [NoChoice, Blind, BlindChoice, BlindDict])
+def test_an_environment_without_choice_or_sight_is_refused(kind: type[gym.Env]) -> None:
+    env_id = f"{kind.__name__}-v0"
+    gym.register(env_id, f"test_faults:{kind.__name__}", max_episode_steps=5)
+    discrete = isinstance(kind.action_space, spaces.Discrete)
+    variant = load_variant("discrete_BCQ" if discrete else "continuous_BCQ")
+    for door in (variant.utils.make_env, task_of):
+        with pytest.raises(InputError, match=f"--env {env_id} has"):
+            door(env_id)
 
 
 def test_an_environment_without_a_limit_gets_one_and_others_keep_theirs() -> None:
     gym.register("NoLimit-v0", "toy_envs:Reach")
-    limited = with_time_limit(make("NoLimit-v0"))
+    limited = with_time_limit(make("NoLimit-v0"), None)
     assert isinstance(limited, gym.wrappers.TimeLimit)
     assert limited._max_episode_steps == EPISODE_STEPS
     pendulum = make("Pendulum-v1")
-    assert with_time_limit(pendulum) is pendulum
+    assert with_time_limit(pendulum, None) is pendulum
 
 
 def plotted(monkeypatch: pytest.MonkeyPatch, *words: Any) -> Outcome:

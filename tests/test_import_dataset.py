@@ -271,7 +271,7 @@ def test_a_damaged_file_is_to_be_fetched_again(tmp_path: Path) -> None:
         (["--export_minari", "x/y-v0"], ["--env is missing"]),
         (["--d4rl", "x", "--env", "NoSuch-v0"], ["--env NoSuch-v0 cannot be made"]),
         (["--d4rl", "x", "--env", "PongNoFrameskip-v0"], ["--dqn_replay alone"]),
-        (["--d4rl", "x", "--env", "ToyPictures-v0"], ["continuous_BCQ learns vectors"]),
+        (["--d4rl", "x", "--env", "ToyPictures-v0"], ["continuous_BCQ needs a vector"]),
         (["--d4rl", "x", "--env", "Pendulum-v1", "--shards", "0"], ["--shards belongs to"]),
         (["--dqn_replay", "x", "--env", "Pendulum-v1"], ["no Atari game"]),
     ],

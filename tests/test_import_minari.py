@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import test_import_dataset  # registers ToySkewed
 import toy_envs
-from conftest import Outcome
+from conftest import Outcome, load_variant
 from import_tools import BATCH, batch, done, imported, refused, silence
 from minari.data_collector import EpisodeBuffer
 
@@ -365,3 +365,105 @@ def test_what_minaris_own_collector_records_is_what_the_environment_did(tmp_path
         np.testing.assert_array_equal(first.actions, second.actions)
         np.testing.assert_array_equal(first.terminations, second.terminations)
     shutil.rmtree(tmp_path / "minari")
+
+
+class Valve(toy_envs.Reach):
+    """Three valves, with whole numbers for positions."""
+
+    action_space = gym.spaces.Box(0, 5, (3,), np.uint8)
+
+
+class Pieces(toy_envs.Reach):
+    """A state of a place, a room and two switches, not in the order of the alphabet."""
+
+    observation_space = gym.spaces.Dict(  # type: ignore[assignment]
+        [
+            ("place", gym.spaces.Box(-1, 1, (2,), np.float32)),
+            ("inside", gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.MultiBinary(2)])),
+        ]
+    )
+    action_space = gym.spaces.Discrete(2)  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.x = (self.x + 0.1 * action).clip(-1, 1).astype(np.float32)
+        return self.seen(), 1.0, False, False, {}
+
+    def seen(self) -> Any:
+        switches = np.array([self.steps % 2, self.steps % 3 == 0], np.int8)
+        return {"place": self.x.copy(), "inside": (self.steps % 3, switches)}
+
+
+gym.register("ToyValve-v0", "test_import_minari:Valve", max_episode_steps=5)
+gym.register("ToyPieces-v0", "test_import_minari:Pieces", max_episode_steps=5)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_whole_numbers_of_actions_come_and_go_scaled_and_rounded(tmp_path: Path) -> None:
+    states = np.zeros((7, 2), np.float32)
+    actions = np.arange(18, dtype=np.uint8).reshape(6, 3) % 6
+    record(episode([0] * 7, False, True, observations=states, actions=actions), env="ToyValve-v0")
+    out = done(imported(tmp_path, "--minari", "toy/set-v0"))
+    assert "bounds [0, 5]; scaled to [-1, 1] in the batch" in out
+    held = batch(tmp_path, "ToyValve-v0")["action"]
+    np.testing.assert_allclose(held, actions / 2.5 - 1, atol=1e-7)
+    argv = ["--export_minari", "toy/out-v0", "--env", "ToyValve-v0"]
+    done(imported(tmp_path, *argv))
+    dataset = minari.load_dataset("toy/out-v0")
+    assert dataset.action_space == Valve.action_space
+    np.testing.assert_array_equal(next(dataset.iterate_episodes()).actions, actions)
+    done(imported(tmp_path, "--minari", "toy/out-v0", "--overwrite"))
+    np.testing.assert_array_equal(batch(tmp_path, "ToyValve-v0")["action"], held)
+
+
+def test_a_fraction_is_no_action_of_whole_numbers(tmp_path: Path) -> None:
+    action, one = np.array([[0, 1, 2], [3, 4, 5], [0, 1.4, 6]]), np.ones(3)
+    state = np.zeros((3, 2))
+    np.savez(tmp_path / "log.npz", state=state, action=action, reward=one, terminated=one)
+    argv = ["--npz", str(tmp_path / "log.npz"), "--env", "ToyValve-v0"]
+    words = ["1 actions are no whole numbers or beyond ToyValve-v0's bounds [0, 5]", "in row 2"]
+    refused(tmp_path, imported(tmp_path, *argv), *words)
+    done(imported(tmp_path, *argv, "--clip_actions"))
+    np.testing.assert_allclose(batch(tmp_path, "ToyValve-v0")["action"][2], [-1, -0.6, 1])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_states_of_parts_are_imported_and_exported_as_main_py_flattens_them(
+    tmp_path: Path,
+) -> None:
+    env = load_variant("discrete_BCQ").utils.make_env("ToyPieces-v0")
+    inner = gym.make("ToyPieces-v0")
+    flat = [env.reset(seed=0)[0], *(env.step(1)[0] for _ in range(5))]
+    seen = [inner.reset(seed=0)[0], *(inner.step(1)[0] for _ in range(5))]
+    assert flat[0].shape == (7,)
+    columns = {
+        "observations": {
+            "place": np.stack([one["place"] for one in seen]),
+            "inside": (
+                np.array([one["inside"][0] for one in seen]),
+                np.stack([one["inside"][1] for one in seen]),
+            ),
+        },
+        "actions": np.ones(5, np.int64),
+    }
+    record(episode([0] * 6, False, True, **columns), env="ToyPieces-v0")
+    done(imported(tmp_path, "--minari", "toy/set-v0"))
+    held = batch(tmp_path, "ToyPieces-v0")
+    np.testing.assert_array_equal(held["state"], flat[:-1])
+    np.testing.assert_array_equal(held["next_state"], flat[1:])
+    done(imported(tmp_path, "--export_minari", "toy/out-v0", "--env", "ToyPieces-v0"))
+    done(imported(tmp_path, "--minari", "toy/out-v0", "--overwrite"))
+    np.testing.assert_array_equal(batch(tmp_path, "ToyPieces-v0")["state"], flat[:-1])
+    # and a table with a column a number, the room's number being one of them
+    raw = [[*one["place"], one["inside"][0], *one["inside"][1]] for one in seen[:-1]]
+    ends = np.array([0, 0, 0, 0, 1])
+    one = np.ones(5)
+    np.savez(tmp_path / "log.npz", state=np.array(raw), action=one, reward=one, truncated=ends)
+    argv = ["--npz", str(tmp_path / "log.npz"), "--env", "ToyPieces-v0", "--overwrite"]
+    done(imported(tmp_path, *argv))
+    np.testing.assert_array_equal(batch(tmp_path, "ToyPieces-v0")["state"], flat[:-2])

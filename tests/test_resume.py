@@ -12,6 +12,7 @@ import toy_envs  # noqa: F401 (registers)
 from conftest import Outcome, load_variant, run_main, snapshot
 from kills import differing, ended, forked, killed_and_finished, reference
 
+from common.environment import doors
 from common.errors import InputError, Stopped
 from common.files import Folders
 from common.resume.checkpoint import Checkpoint
@@ -217,8 +218,7 @@ def test_the_simulator_states_of_a_batch_go_on_exactly(tmp_path: Path, monkeypat
 
 
 def test_atari_goes_on_exactly(tmp_path: Path, monkeypatch: Any) -> None:
-    utils = load_variant("discrete_BCQ").utils
-    monkeypatch.setattr(utils, "ATARI_STEPS", 12)
+    monkeypatch.setattr(doors, "ATARI_STEPS", 12)
     folders = both(tmp_path)
     pong = ["--env", "PongNoFrameskip-v0"]  # sticky actions: the emulator's own generator
     train = [*pong, *TRAIN, "--max_timesteps", "60", "--buffer_size", "30", "--eval_freq", "40"]

@@ -35,7 +35,7 @@ def restore(env: gym.Env, state: np.ndarray) -> np.ndarray:
     inner: Any = env.unwrapped
     mujoco.mj_setState(inner.model, inner.data, state, STATE)
     mujoco.mj_forward(inner.model, inner.data)
-    return np.asarray(inner._get_obs())
+    return np.array(inner._get_obs())  # a copy: it may be one array that is overwritten
 
 
 def state_from_observation(env: gym.Env, observation: np.ndarray) -> np.ndarray | None:
