@@ -29,7 +29,7 @@ from common.arguments import at_least_two, folder, name, real, whole
 from common.data.replay import ReplayBuffer, column_path
 from common.environment.making import MUJOCO, announce_current_id, current_id
 from common.environment.scores import normalized_score
-from common.files import ROOT, Folders, refuse_existing
+from common.files import ROOT, Folders, read_json, refuse_existing
 from common.run.record import provenance, require_env
 from datasets import batch, d4rl, dqn_replay, minari_sets, tables
 from datasets.inference import THE_DATA, UNDESCRIBED, Given, infer
@@ -250,13 +250,10 @@ def import_data(args: argparse.Namespace) -> None:
     refuse_existing(existing, args.overwrite)
     prefix = folders.buffer(args.buffer_name)
     record = batch_record(args, source.origin)
-    columns = [*Transitions._fields, "ptr"]
     if described is not None:
         record["task"] = described
-        columns.append("episode")
-    summary = batch.write(
-        prefix, source, task, args.clip_actions, args.drop_bad_rows, record, described is not None
-    )
+    summary = batch.write(prefix, source, task, args.clip_actions, args.drop_bad_rows, record)
+    columns = (*Transitions._fields, "ptr", "episode")
     remove_stale(existing, [column_path(prefix, column) for column in columns])
     report(source.what, summary, task, source.notes)
     variant = "continuous_BCQ" if task.num_actions is None else "discrete_BCQ"
@@ -317,16 +314,29 @@ def export_minari(args: argparse.Namespace) -> None:
     replay_buffer.load(prefix)
     columns = replay_buffer.rows(np.arange(replay_buffer.size))
     kept = Transitions(*(column.numpy() for column in columns))
-    ends = minari_sets.episode_ends(kept)
+    ends = minari_sets.episode_ends(kept, replay_buffer.ends())
     description = (
         f"{len(kept.state):,} transitions of {args.env}, the batch {args.buffer_name} with seed "
         f"{args.seed}. A time-out is where one transition does not go on with the next."
     )
-    target = minari_sets.export(args.export_minari, kept, task, args.overwrite, description)
+    target = minari_sets.export(args.export_minari, kept, ends, task, args.overwrite, description)
     print(f"wrote {len(kept.state):,} transitions in {int(ends.sum()):,} episodes")
     print(f"saved {target}")
+    if not replay_buffer.says_ends:
+        print(
+            "note: the batch has no column episode: an episode that began where the one before "
+            "ended is part of that" + _counted_otherwise(prefix, int(ends.sum()))
+        )
     if minari_sets.portable_spec(task) is None:
         print(f"note: it cannot say how {args.env} is made: give its --env to whoever reads it")
+
+
+def _counted_otherwise(prefix: Path, episodes: int) -> str:
+    """What a batch's record says of its episodes, where it counts more of them."""
+    path = Path(f"{prefix}.json")
+    counted = read_json(path).get("episodes") if path.exists() else None
+    more = isinstance(counted, int) and counted > episodes
+    return f": its record counts {counted:,}" if more else ""
 
 
 def main() -> None:

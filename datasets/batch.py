@@ -182,12 +182,11 @@ def write(
     clip: bool,
     drop_bad: bool,
     record: dict[str, Any],
-    numbers_episodes: bool = False,
 ) -> Summary:
     """Write the batch and its record (`record` and what was counted); all files or none.
 
-    `numbers_episodes`: a column `episode` more, the number of each transition's episode. Without an
-    environment nothing else says for certain where one ends.
+    A column more, `episode`, holds the number of each transition's episode: nothing else says for
+    certain where one ends.
 
     Memory: a block's. Raises: InputError where the data do not fit the environment, hold NaN, or
     leave no transition.
@@ -222,14 +221,10 @@ def write(
 
     dtypes = dict.fromkeys(Transitions._fields, "<f4")
     dtypes |= {"action": "<f4" if task.num_actions is None else "<i8"}
-    widths = [task.state_dim, task.action_dim, task.state_dim, 1, 1]
-    columns = list(Transitions._fields)
-    numbered: list[np.ndarray] | None = None
-    if numbers_episodes:
-        numbered = []
-        columns.append("episode")
-        widths.append(1)
-        dtypes |= {"episode": "<i8"}
+    dtypes |= {"episode": "<i8"}
+    widths = (task.state_dim, task.action_dim, task.state_dim, 1, 1, 1)
+    columns = (*Transitions._fields, "episode")
+    numbered: list[np.ndarray] = []
     paths = [column_path(prefix, name) for name in (*columns, "ptr")]
     with replacing(*paths, f"{prefix}.json") as [*temporaries, json_temporary]:
         with ExitStack() as stack:
@@ -240,8 +235,7 @@ def write(
             for block in transitions(checked(), dropped, numbered):
                 for name, column in block._asdict().items():
                     files[name].append(column)
-                if numbered is not None:
-                    files["episode"].append(numbered.pop())
+                files["episode"].append(numbered.pop())
         kept = files["state"].rows
         if bad and not drop_bad:
             more = f" and {count['bad'] - len(bad):,} more" if count["bad"] > len(bad) else ""

@@ -23,6 +23,7 @@ from minari.dataset.minari_dataset import parse_dataset_id
 from minari.namespace import create_namespace, list_local_namespaces
 from minari.storage.datasets_root_dir import get_dataset_path
 
+from common.data.episodes import breaks
 from common.errors import InputError
 from datasets.batch import Source
 from datasets.reading import flags, reading
@@ -201,9 +202,16 @@ def _array(what: str, column: Any) -> np.ndarray:
 
 
 def export(
-    dataset_id: str, batch: Transitions, task: Task, overwrite: bool, description: str
+    dataset_id: str,
+    batch: Transitions,
+    ends: np.ndarray,
+    task: Task,
+    overwrite: bool,
+    description: str,
 ) -> Path:
     """Write a batch (numpy columns, oldest first) as a Minari data set; where it lies now.
+
+    `ends` (N,) are those of `episode_ends`.
 
     The data set is made and read back in a folder beside its place, then moved there.
 
@@ -237,7 +245,7 @@ def export(
             warnings.simplefilter("ignore", DeprecationWarning)
             minari.create_dataset_from_buffers(
                 dataset_id,
-                _buffers(batch, task),
+                _buffers(batch, ends, task),
                 env=portable_spec(task),
                 observation_space=spaces.Box(-np.inf, np.inf, (task.state_dim,), np.float32),
                 action_space=_action_space(task),
@@ -302,20 +310,21 @@ def _action_space(task: Task) -> gym.Space:
     return spaces.Box(task.low.astype(dtype), task.high.astype(dtype), dtype=dtype)
 
 
-def episode_ends(batch: Transitions) -> np.ndarray:
-    """(N,): whether an episode ends with a transition.
+def episode_ends(batch: Transitions, ended: np.ndarray) -> np.ndarray:
+    """(N,): whether an episode of a data set ends with a transition, where `ended` (N,) and more.
 
-    It does where the next state is terminal or is not, bit by bit, the state of the next row; a
-    batch has no other sign of a time limit. The last transition ends its episode.
+    An episode is one observation more than its actions: it cannot go on elsewhere than its next
+    state, bit by bit. The last transition ends its episode.
     """
-    same = batch.next_state[:-1].view(np.uint32) == batch.state[1:].view(np.uint32)
-    return np.append(~same.all(1), True) | (batch.not_done[:, 0] == 0)
+    ends = ended | breaks(batch.state, batch.next_state)
+    ends[-1] = True
+    return ends
 
 
-def _buffers(batch: Transitions, task: Task) -> Iterator[EpisodeBuffer]:
+def _buffers(batch: Transitions, ends: np.ndarray, task: Task) -> Iterator[EpisodeBuffer]:
     first = 0
     actions = task.from_batch(batch.action)
-    for number, last in enumerate(np.flatnonzero(episode_ends(batch)).tolist()):
+    for number, last in enumerate(np.flatnonzero(ends).tolist()):
         rows = slice(first, last + 1)
         terminated = batch.not_done[rows, 0] == 0
         truncated = np.zeros(len(terminated), bool)

@@ -24,6 +24,7 @@ UNFINISHED = "the last row, and the data hold no next state"
 BAD = "NaN or infinity in it or in its next state (--drop_bad_rows)"
 
 SHOWN = 5  # row numbers in a message
+ROUNDING = 1e-6  # of a next state beside the next row's state, relative and absolute
 
 Columns = dict[str, np.ndarray]
 
@@ -80,15 +81,16 @@ def logged(
 
     The columns are state, action, reward, and of terminated, truncated, episode (an id a row) and
     next_state those that there are; `names` is what the file calls them, and `unit` a row. Without
-    truncated and episode, the environment's step limit splits episodes, and a note says so.
+    truncated and episode, the environment's step limit splits episodes, and a note says so. A row
+    whose next state is not the next row's state ends its episode, whatever else is there.
 
     Raises: InputError for columns that are no numbers, or do not fit the environment.
     """
     seen: set[object] = set()
     steps = 0
-    by_limit = "truncated" not in names and "episode" not in names
-    if by_limit and task.limit == NO_LIMIT:
-        by_limit = False
+    unmarked = "truncated" not in names and "episode" not in names
+    by_limit = unmarked and task.limit != NO_LIMIT
+    if unmarked and not by_limit:
         notes.append("no truncated or episode column: an episode ends where terminated is 1 alone")
     elif by_limit:
         notes.append(
@@ -97,15 +99,31 @@ def logged(
         )
     if "terminated" not in names:
         notes.append("no terminated column: the end of every episode counts as a time-out")
+    apart, cut = 0, _Cut()
     for columns, following in _with_the_next(blocks):
         rows = as_rows(columns, what, names, task)
         truncated = rows.truncated
         if "episode" in names:
             named = f"{what}: {names['episode']}"
             truncated = truncated | _last_of_its_episode(named, unit, columns, following, seen)
+        if rows.next_state is not None:
+            after = None if following is None else task.states(what, following["state"][:1])
+            elsewhere = _begins_elsewhere(rows.state, rows.next_state, after)
+            apart += int((elsewhere & ~truncated & ~rows.terminated).sum())
+            truncated = truncated | elsewhere
         if by_limit:
-            steps, truncated = _at_the_limit(rows.terminated, task.limit, steps)
+            ended = rows.terminated | truncated
+            steps, at_the_limit = _at_the_limit(ended, task.limit, steps)
+            truncated = truncated | at_the_limit
+        if unmarked:
+            cut.add(truncated & ~rows.terminated, rows.terminated)
+            if following is None and rows.next_state is not None and cut.age == cut.longest:
+                truncated[-1] = True  # as long as those that were cut
         yield rows._replace(truncated=truncated & ~rows.terminated)
+    if apart:
+        notes.append(
+            f"{apart:,} episodes end by {names['next_state']} alone: the next row begins elsewhere"
+        )
 
 
 def as_rows(columns: Columns, what: str, names: dict[str, str], task: Task) -> Rows:
@@ -170,15 +188,44 @@ def _last_of_its_episode(
     return last
 
 
-def _at_the_limit(terminated: np.ndarray, limit: int, steps: int) -> tuple[int, np.ndarray]:
+class _Cut:
+    """How long the episodes are that were cut, and how old the last one is; in steps."""
+
+    def __init__(self) -> None:
+        self.longest = self.age = 0
+
+    def add(self, cut: np.ndarray, terminated: np.ndarray) -> None:
+        """Rows in order, each (n,)."""
+        last = np.flatnonzero(cut | terminated)
+        begins = np.append(-self.age, last + 1)
+        lengths = (last + 1 - begins[:-1])[cut[last]]
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
+        self.age = len(cut) - int(begins[-1])
+
+
+def _begins_elsewhere(
+    state: np.ndarray, next_state: np.ndarray, after: np.ndarray | None
+) -> np.ndarray:
+    """(n,): whether the next row begins elsewhere than this ended; `after` (1, S) is the last's.
+
+    A few float32 roundings are no difference. Where a number is NaN, or there is no next row, it is
+    not known, and the answer no.
+    """
+    following = np.concatenate([state[1:], next_state[-1:] if after is None else after])
+    same = np.isclose(next_state, following, ROUNDING, ROUNDING)
+    known = np.isfinite(next_state).all(1) & np.isfinite(following).all(1)
+    return known & ~same.all(1)
+
+
+def _at_the_limit(ended: np.ndarray, limit: int, steps: int) -> tuple[int, np.ndarray]:
     """Ends by the step limit, of an episode `steps` old; how old the last one is afterwards."""
-    truncated = np.zeros(len(terminated), bool)
+    truncated = np.zeros(len(ended), bool)
     first = -steps
-    for last in np.flatnonzero(terminated).tolist():
+    for last in np.flatnonzero(ended).tolist():
         truncated[first + limit - 1 : last : limit] = True
         first = last + 1
     truncated[first + limit - 1 :: limit] = True
-    return (len(terminated) - first) % limit, truncated
+    return (len(ended) - first) % limit, truncated
 
 
 def one_a_row(what: str, array: np.ndarray) -> np.ndarray:

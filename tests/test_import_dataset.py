@@ -63,6 +63,85 @@ def test_a_time_out_within_the_data_loses_its_row_unless_next_states_are_given(
     assert pairs(tmp_path) == [(0, 1, 1), (1, 2, 1), (2, 3, 1), (10, 11, 1), (11, 12, 1)]
 
 
+def six_episodes(**columns: Any) -> dict[str, Any]:
+    """Episodes of 50 rows with rewards −1, −2, … −6: the next states alone show their ends."""
+    first = np.repeat(1000.0 * np.arange(6), 50)
+    states = first + np.tile(np.arange(50.0), 6)
+    rows = pendulum_rows(states.tolist(), timeouts=None) | columns
+    rows["rewards"] = np.repeat(-np.arange(1.0, 7), 50)
+    return rows
+
+
+def next_states(rows: dict[str, Any], step: float = 1.0) -> dict[str, Any]:
+    return rows | {"next_observations": rows["observations"] + np.float32(step)}
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**20])
+@pytest.mark.parametrize("kind", ["whole", "rounded", "at the limit"])
+def test_a_row_whose_next_state_is_not_the_next_rows_ends_its_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, block: int
+) -> None:
+    rows = next_states(six_episodes())
+    if kind == "rounded":  # 0.1 has no end in binary: states and next states round differently
+        states = (0.1 * rows["observations"].astype(np.float64)).astype(np.float32)
+        rows["observations"] = states
+        rows["next_observations"] = states + np.float32(0.1)
+        assert (rows["next_observations"][:-1] != states[1:]).any()
+    limit = 50 if kind == "at the limit" else 200
+    gym.register("Steps-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=limit)
+    monkeypatch.setattr("datasets.d4rl.BLOCK", block * 33)
+    out = done(d4rl(tmp_path, rows, env="Steps-v0"))
+    del gym.registry["Steps-v0"]
+    # The last one ends with the data: it is as long as those that were cut.
+    assert "6 finished: 0 in a terminal state, 6 by time-out" in out
+    assert "mean -175" in out and "end by next_observations alone" in out
+    episode = np.load(tmp_path / "buffers" / "B_Steps-v0_0_episode.npy")
+    np.testing.assert_array_equal(episode, np.repeat(np.arange(6), 50)[:, None])
+    columns = batch(tmp_path, "Steps-v0")
+    assert columns["not_done"].all() and len(columns["state"]) == 300
+
+
+def test_an_episode_that_the_end_of_the_data_cuts_is_unfinished(tmp_path: Path) -> None:
+    rows = next_states(six_episodes())
+    rows = {name: column[:280] for name, column in rows.items() if column is not None}
+    assert "5 finished" in (out := done(d4rl(tmp_path, rows))) and "mean -150" in out
+
+
+def test_next_states_show_ends_in_tables_too(tmp_path: Path) -> None:
+    rows = next_states(six_episodes())
+    arrays = {
+        "state": rows["observations"],
+        "action": rows["actions"],
+        "reward": rows["rewards"],
+        "next_state": rows["next_observations"],
+        "terminated": np.arange(300) == 299,
+    }
+    np.savez(tmp_path / "log.npz", **arrays)
+    out = done(imported(tmp_path, "--npz", tmp_path / "log.npz", "--env", "Pendulum-v1"))
+    assert "6 finished: 1 in a terminal state, 5 by time-out" in out and "mean -175" in out
+
+
+@pytest.mark.parametrize("name", ["episode_terminals", "truncations"])
+def test_other_marks_of_where_episodes_end_are_read(tmp_path: Path, name: str) -> None:
+    marks = np.arange(20) % 5 == 4
+    rows = pendulum_rows([100.0 * (i // 5) + i for i in range(20)], timeouts=None)
+    out = done(d4rl(tmp_path, rows | {name: marks[:, None].astype(np.float32)}))
+    assert all(n == s + 1 for s, n, _ in pairs(tmp_path)) and len(pairs(tmp_path)) == 16
+    assert "4 finished" in out and "no timeouts column" not in out
+    # and beside time-outs, each of both counts
+    rows["timeouts"] = np.arange(20) == 1
+    done(d4rl(tmp_path, rows | {name: marks}, "--overwrite"))
+    assert len(pairs(tmp_path)) == 15
+    rows["timeouts"] = np.full(20, b"no")
+    (tmp_path / "x").mkdir()
+    refused(tmp_path / "x", d4rl(tmp_path / "x", rows | {name: marks}), "timeouts holds", "numbers")
+
+
+def test_data_sets_nobody_reads_are_named(tmp_path: Path) -> None:
+    rows = pendulum_rows(ROWS) | {"infos/qpos": np.zeros(5), "version": "3", "done": np.zeros(5)}
+    assert "ignored: the data sets done, infos/, version" in done(d4rl(tmp_path, rows))
+
+
 def test_a_row_both_terminal_and_timed_out_is_terminal(tmp_path: Path) -> None:
     done(d4rl(tmp_path, pendulum_rows(ROWS, terminals=[0, 0, 1, 0, 0], timeouts=[0, 0, 1, 0, 0])))
     assert pairs(tmp_path) == [(0, 1, 1), (1, 2, 1), (2, 2, 0), (10, 11, 1)]

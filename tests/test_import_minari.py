@@ -193,7 +193,7 @@ def test_an_environment_of_ones_own_goes_to_minari_and_back(tmp_path: Path) -> N
     env_id = "test_import_minari:Own-v0"
     write_batch(tmp_path, env_id)
     out = done(imported(tmp_path, "--export_minari", "toy/own-v0", "--env", env_id, name="A"))
-    assert minari.load_dataset("toy/own-v0").env_spec.id == "Own-v0" and "note" not in out
+    assert minari.load_dataset("toy/own-v0").env_spec.id == "Own-v0" and "note: it" not in out
     out = done(imported(tmp_path, "--minari", "toy/own-v0", "--env", env_id))
     assert "warning" not in out and len(batch(tmp_path, file_part(env_id))["state"]) == 3
     argv = ["--minari", "toy/own-v0", "--env", "toy_envs:ToyReach-v0"]
@@ -261,7 +261,56 @@ def test_an_episode_ends_where_it_does_not_go_on(tmp_path: Path) -> None:
     not_done_column = np.array([[1], [0], [1], [1], [1]], np.float32)
     rows = Transitions(state, state, next_state, state, not_done_column)
     # −0 is not 0: it would not come back bit by bit.
-    assert episode_ends(rows).tolist() == [False, True, True, True, True]
+    ended = not_done_column[:, 0] == 0
+    assert episode_ends(rows, ended).tolist() == [False, True, True, True, True]
+    ended[0] = True  # as the batch itself says, whatever the states
+    assert episode_ends(rows, ended).tolist() == [True] * 5
+
+
+class Still(toy_envs.Reach):
+    """Every state is the same: a reset's is the last next state."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+class StillDiscrete(Still):
+    action_space = gym.spaces.Discrete(2)  # type: ignore[assignment]
+
+
+gym.register("ToyStill-v0", "test_import_minari:Still", max_episode_steps=5)
+gym.register("ToyStillDiscrete-v0", "test_import_minari:StillDiscrete", max_episode_steps=5)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_episodes_are_told_apart_where_a_reset_begins_where_the_last_one_ended(
+    discrete: bool, tmp_path: Path
+) -> None:
+    env_id = "ToyStillDiscrete-v0" if discrete else "ToyStill-v0"
+    ring(env_id, 62, 58, tmp_path, discrete)  # 12 episodes and 2 steps; the first 4 are overwritten
+    prefix = tmp_path / "buffers" / f"A_{env_id}_0"
+    argv = ["--export_minari", "toy/out-v0", "--env", env_id]
+    out = done(imported(tmp_path, *argv, name="A"))
+    assert "58 transitions in 13 episodes" in out and "note" not in out
+    lengths = [len(one) for one in minari.load_dataset("toy/out-v0").iterate_episodes()]
+    assert lengths == [1, *[5] * 11, 2]
+    # It comes back with the same episodes, and a part of it has its own.
+    out = done(imported(tmp_path, "--minari", "toy/out-v0"))
+    back = np.load(tmp_path / "buffers" / f"B_{env_id}_0_episode.npy")
+    np.testing.assert_array_equal(back, np.load(f"{prefix}_episode.npy"))
+    utils = load_variant("discrete_BCQ" if discrete else "continuous_BCQ").utils
+    kept = utils.ReplayBuffer(2, "cpu", 1) if discrete else utils.ReplayBuffer(2, 2, "cpu", 1)
+    kept.load(prefix, 11)
+    assert kept.episode_returns() == [1.0, 5.0, 5.0]
+    # A batch that does not say it cannot be told apart, and a line says that.
+    Path(f"{prefix}_episode.npy").unlink()
+    Path(f"{prefix}.json").write_text(json.dumps({"env": env_id, "episodes": 12}))
+    out = done(imported(tmp_path, *argv, "--overwrite", name="A"))
+    assert "in 1 episodes" in out and "has no column episode" in out and "counts 12" in out
 
 
 def test_an_export_that_fails_leaves_nothing_and_a_former_one_as_it_was(

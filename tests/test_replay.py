@@ -156,17 +156,20 @@ def test_a_buffer_beyond_memory_is_an_error_of_the_user() -> None:
         ReplayBuffer(11, 3, "cpu", 10**13)
 
 
-def test_save_writes_five_float32_columns_oldest_first_and_the_pointer(tmp_path: Path) -> None:
+def test_save_writes_five_float32_columns_oldest_first_the_pointer_and_the_episodes(
+    tmp_path: Path,
+) -> None:
     numbered(size=7, capacity=5).save(tmp_path / "b", {"env": "Toy-v0"})
     assert sorted(snapshot(tmp_path)) == [
-        "b.json", "b_action.npy", "b_next_state.npy", "b_not_done.npy", "b_ptr.npy", "b_reward.npy",
-        "b_state.npy",
+        "b.json", "b_action.npy", "b_episode.npy", "b_next_state.npy", "b_not_done.npy",
+        "b_ptr.npy", "b_reward.npy", "b_state.npy",
     ]  # fmt: skip
     arrays = {name: np.load(tmp_path / f"b_{name}.npy") for name in Batch._fields}
     assert {array.dtype for array in arrays.values()} == {np.dtype("float32")}
     assert arrays["action"].tolist() == [[2], [3], [4], [5], [6]]
     assert arrays["not_done"].tolist() == [[1], [0], [1], [0], [1]]
     assert np.load(tmp_path / "b_ptr.npy") == 0  # full: the next row goes over the first
+    assert np.load(tmp_path / "b_episode.npy").tolist() == [[0], [0], [1], [1], [2]]
 
 
 def test_a_saved_and_loaded_buffer_is_the_same_and_samples_alike(tmp_path: Path) -> None:
@@ -345,7 +348,7 @@ def test_where_a_column_cannot_be_written_no_file_appears(tmp_path: Path) -> Non
         buffer.save(tmp_path / "b", {"env": "Toy-v0"})
     assert snapshot(tmp_path) == {}
     buffer.save(tmp_path / "b")
-    assert len(snapshot(tmp_path)) == 7
+    assert len(snapshot(tmp_path)) == 8
 
 
 @pytest.mark.parametrize("what", ["columns", "record"])

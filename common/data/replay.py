@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.data.episodes import breaks, ends_of, numbers_of
 from common.errors import InputError
 from common.files import read_array, replacing, write_array, write_json, write_rows
 
@@ -118,6 +119,8 @@ class ReplayBuffer:
         self._dtypes = dict.fromkeys(Batch._fields, torch.float32) | {"action": action_dtype}
         with affordable(max_size):
             self._columns = self._empty(max_size)
+        # Whether an episode ended with each row; None: nothing says so, see `ends`.
+        self._ended: np.ndarray | None = np.zeros(max_size, bool)
 
     def _empty(self, rows: int) -> Batch:
         def column(name: str) -> Tensor:
@@ -136,10 +139,12 @@ class ReplayBuffer:
         truncated: bool,
     ) -> None:
         """Write a transition over the oldest; `next_state` is its true successor, not a reset's."""
-        del truncated  # only a terminal state stops the bootstrap (FIDELITY.md)
+        # Only a terminal state stops the bootstrap (FIDELITY.md).
         row = Batch(state, action, next_state, reward, 1.0 - terminated)  # type: ignore[arg-type]
         for column, value in zip(self._columns, row, strict=True):
             column[self.ptr] = torch.as_tensor(value)
+        if self._ended is not None:
+            self._ended[self.ptr] = terminated or truncated
         self.added += 1
         self.ptr = (self.ptr + 1) % self.max_size
         self.size = min(self.size + 1, self.max_size)
@@ -173,7 +178,10 @@ class ReplayBuffer:
         """The transitions that came in as number `first` … `end` − 1, which must all be held."""
         row = torch.arange(first, end, device=self.device) % self.max_size
         columns = self._take(row)._asdict()
-        return {"first": first} | {name: column.cpu() for name, column in columns.items()}
+        tail = {"first": first} | {name: column.cpu() for name, column in columns.items()}
+        if self._ended is not None:
+            tail["ended"] = torch.from_numpy(self._ended[row.cpu().numpy()])
+        return tail
 
     def extend(self, tail: dict[str, Any]) -> None:
         """Put back what `tail` gave, as the newest transitions."""
@@ -181,6 +189,10 @@ class ReplayBuffer:
         row = torch.arange(tail["first"], end, device=self.device) % self.max_size
         for name, column in self._columns._asdict().items():
             column[row] = tail[name].to(self.device)
+        if "ended" not in tail:  # of older code
+            self._ended = None
+        if self._ended is not None:
+            self._ended[row.cpu().numpy()] = tail["ended"].numpy()
         self.added, self.ptr, self.size = end, end % self.max_size, min(end, self.max_size)
 
     def save(
@@ -191,12 +203,13 @@ class ReplayBuffer:
     ) -> None:
         """Write the columns, oldest transition first, and `record` as json; all files or none.
 
-        `simulator`: exact states of some rows (common/environment/simulator.py), saved beside them.
-        Those of an older batch of this name go.
+        A column more, `episode`, holds the number of each transition's episode. `simulator`: exact
+        states of some rows (common/environment/simulator.py), saved beside them. Those of an older
+        batch of this name go.
 
         Raises: InputError where they cannot be written.
         """
-        more = {"ptr": np.array(self.size % self.max_size)}
+        more = {"ptr": np.array(self.size % self.max_size), "episode": numbers_of(self.ends())}
         if simulator is not None:
             more["simulator"] = simulator
         paths = [column_path(prefix, name) for name in (*Batch._fields, *more)]
@@ -245,9 +258,28 @@ class ReplayBuffer:
                 f"no memory for the {kept:,} transitions of {prefix}_*.npy; --buffer_size takes "
                 "the first of them"
             ) from error
+        self._ended = self._saved_ends(prefix, total, oldest, kept, rows)
         self._columns, self.max_size = columns, rows
         self.size, self.ptr, self.added = kept, kept % rows, kept
         return total
+
+    @staticmethod
+    def _saved_ends(
+        prefix: str | Path, total: int, oldest: int, kept: int, rows: int
+    ) -> np.ndarray | None:
+        """From the column `episode`, (rows,); None where the batch has none."""
+        path = column_path(prefix, "episode")
+        if not path.exists():
+            return None
+        numbers = read_array(path).reshape(-1)
+        if len(numbers) != total or numbers.dtype.kind not in "iu":
+            raise InputError(
+                f"{path} must hold {total:,} whole numbers, as many as transitions: delete it, "
+                "or make the batch again"
+            )
+        ended = np.zeros(rows, bool)
+        ended[:kept] = ends_of(np.concatenate([numbers[oldest:], numbers[:oldest]]))[:kept]
+        return ended
 
     @staticmethod
     def _saved_oldest(prefix: str | Path, total: int) -> int:
@@ -264,17 +296,27 @@ class ReplayBuffer:
         return int(ptr.item()) % total
 
     def episode_returns(self) -> list[float]:
-        """Undiscounted returns of the episodes held, oldest first, without an unfinished last one.
-
-        An episode ends in a terminal state, or where the next transition begins elsewhere.
-        """
-        _, _, next_state, reward, not_done = self.rows(torch.arange(self.size))
-        following = self.rows(torch.arange(1, self.size)).state
-        ended = not_done[:, 0] == 0
-        ended[:-1] |= (next_state[:-1] != following).any(1)
-        ends = 1 + ended.nonzero()[:, 0]
-        sums = reward[:, 0].double().cumsum(0)[ends - 1]
+        """Undiscounted returns of the finished episodes held, oldest first."""
+        reward = torch.from_numpy(self._in_order(self._columns.reward)[:, 0])
+        sums = reward.double().cumsum(0)[torch.from_numpy(self.ends())]
         return sums.diff(prepend=sums.new_zeros(1)).tolist()
+
+    @property
+    def says_ends(self) -> bool:
+        """Whether it is known where episodes end; otherwise the states tell, as far as they do."""
+        return self._ended is not None
+
+    def ends(self) -> np.ndarray:
+        """Whether an episode ends with each transition held, oldest first, (size,) bool."""
+        terminal = self._in_order(self._columns.not_done)[:, 0] == 0
+        if self._ended is not None:
+            return terminal | np.roll(self._ended[: self.size], -self._oldest)
+        state, next_state = self._columns.state, self._columns.next_state
+        return terminal | breaks(self._in_order(state), self._in_order(next_state))
+
+    def _in_order(self, column: Tensor) -> np.ndarray:
+        """A column's rows held, oldest first."""
+        return column[: self.size].roll(-self._oldest, 0).cpu().numpy()
 
     @property
     def state(self) -> Tensor:

@@ -1,0 +1,30 @@
+"""Where the episodes of a batch end: one rule for what is saved, averaged, exported and imported.
+
+A batch says it in its column `episode`. Where it has none, as batches by hand and older ones, an
+episode ends in a terminal state, and where the next transition begins elsewhere; a reset that
+begins where the last episode ended does not show then.
+"""
+
+import numpy as np
+
+
+def goes_on(next_state: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Whether each next state is, bit by bit, the state of the row that follows, (n, S) -> (n,)."""
+    one = np.ascontiguousarray(next_state, np.float32).view(np.uint32)
+    other = np.ascontiguousarray(following, np.float32).view(np.uint32)
+    return (one == other).all(1)
+
+
+def breaks(state: np.ndarray, next_state: np.ndarray) -> np.ndarray:
+    """Whether the next of N rows begins elsewhere, (N, S), (N, S) -> (N,); of the last, no."""
+    return np.append(~goes_on(next_state[:-1], state[1:]), False)
+
+
+def numbers_of(ended: np.ndarray) -> np.ndarray:
+    """The number of each row's episode, from 0; `ended` (N,): with this row -> (N, 1) int64."""
+    return np.append(0, np.cumsum(ended[:-1])).astype(np.int64)[:, None]
+
+
+def ends_of(numbers: np.ndarray) -> np.ndarray:
+    """Whether each row is the last of its episode, by the numbers (N,); of the last, no."""
+    return np.append(numbers[1:] != numbers[:-1], False)
