@@ -278,7 +278,7 @@ class ReplayBuffer:
                 "or make the batch again"
             )
         ended = np.zeros(rows, bool)
-        ended[:kept] = ends_of(np.concatenate([numbers[oldest:], numbers[:oldest]]))[:kept]
+        ended[:kept] = ends_of(np.roll(numbers, -oldest) if oldest else numbers)[:kept]
         return ended
 
     @staticmethod
