@@ -283,7 +283,7 @@ def test_evaluations_are_epsilon_greedy_the_same_each_time_and_leave_the_generat
 def test_the_three_stages_leave_their_files_and_exact_counts(folder: Path) -> None:
     done(run(folder, "learn"))
     name = f"{PICK}_0"
-    columns = ("state", "action", "next_state", "reward", "not_done", "ptr")
+    columns = ("state", "action", "next_state", "reward", "not_done", "ptr", "episode")
     assert set(snapshot(folder)) == {
         *(
             f"models/{run}_{name}{end}"

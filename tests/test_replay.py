@@ -373,3 +373,10 @@ def test_an_output_folder_that_is_a_file_is_an_error_of_the_user(tmp_path: Path)
 
 def test_the_door_of_the_folder_gives_the_shared_buffer(continuous: SimpleNamespace) -> None:
     assert continuous.utils.ReplayBuffer is ReplayBuffer and continuous.utils.Batch is Batch
+
+
+def test_an_episode_that_is_given_up_ends_with_its_newest_transition() -> None:
+    buffer = numbered(size=2, capacity=5)
+    assert not buffer.ends()[-1]
+    buffer.cut()
+    assert buffer.ends()[-1]

@@ -150,7 +150,9 @@ class ReplayBuffer:
         self.size = min(self.size + 1, self.max_size)
 
     def cut(self) -> None:
-        """The newest transition's episode goes no further; nothing here tells episodes apart."""
+        """The newest transition's episode goes no further, as if a time limit had cut it."""
+        if self._ended is not None:
+            self._ended[self.ptr - 1] = True
 
     def sample(self, batch_size: int) -> Batch:
         """`batch_size` transitions drawn uniformly with replacement by torch's generator."""
