@@ -376,7 +376,7 @@ def test_the_door_of_the_folder_gives_the_shared_buffer(continuous: SimpleNamesp
 
 
 def test_an_episode_that_is_given_up_ends_with_its_newest_transition() -> None:
-    buffer = numbered(size=2, capacity=5)
+    buffer = numbered(size=3, capacity=5)
     assert not buffer.ends()[-1]
     buffer.cut()
     assert buffer.ends()[-1]
