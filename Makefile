@@ -23,7 +23,7 @@ $(VENV)/.installed: requirements.txt $(VENV)/.created
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-$(VENV)/.checks: requirements-dev.txt $(VENV)/.installed
+$(VENV)/.checks: requirements-dev.txt requirements-ray.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
@@ -71,7 +71,7 @@ slow: $(VENV)/.checks
 check: $(VENV)/.checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy common datasets plotting plot.py import_dataset.py tests benchmarks
+	$(BIN)/mypy common datasets plotting sweeps plot.py import_dataset.py reproduce.py tests benchmarks
 	cd continuous_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 	cd discrete_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 	cd tabular_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 # Arguments that change nothing of what is learned (device and threads: but for rounding).
 INCIDENTAL = {
-    "output_dir", "overwrite", "tensorboard", "checkpoint_minutes", "device", "threads"
+    "output_dir", "buffer_dir", "overwrite", "tensorboard", "checkpoint_minutes", "device",
+    "threads",
 }  # fmt: skip
 
 

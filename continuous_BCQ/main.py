@@ -228,7 +228,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     checkpoint.claim(label, folders.run_files(label))
-    env, prefix = make_env(args.env), folders.buffer(args.buffer_name)
+    env, prefix = make_env(args.env), stages.batch_prefix(args)
     replay_buffer = load_batch(args, prefix, env)
     batch = batch_in_use(prefix, replay_buffer)
     checkpoint.hold(batch=Unchanged(replay_buffer))

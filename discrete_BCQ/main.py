@@ -270,7 +270,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     checkpoint.claim(label, folders.run_files(label))
     env = make_env(args.env)
     resolve_by_kind(args, env)
-    replay_buffer = load_batch(args, folders.buffer(args.buffer_name), env)
+    replay_buffer = load_batch(args, stages.batch_prefix(args), env)
     checkpoint.hold(batch=Unchanged(replay_buffer))
 
     agent = make_agent(args, env)

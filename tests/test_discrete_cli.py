@@ -542,3 +542,29 @@ def test_a_video_of_a_discrete_policy_is_made(tmp_path: Path) -> None:
     out = done(run_main(main, *argv, "--model", str(tmp_path / "policy.pt")))
     video = tmp_path / "results" / "policy.mp4"
     assert f"saved {video}" in out and video.read_bytes()[4:8] == b"ftyp"
+
+
+# --- a batch in another folder
+
+
+def test_buffer_dir_reads_the_batch_where_it_lies_and_changes_nothing_else(
+    folder: Path, tmp_path: Path
+) -> None:
+    done(run(folder, "learn"))
+    other = tmp_path / "other"
+    assert "no batch" in run(other, "learn").err
+    done(run(other, "learn", "--buffer_dir", str(folder)))
+    assert not (other / "buffers").exists()
+    name = next((folder / "results").glob("BCQ_*_0.npy")).name
+    assert (folder / "results" / name).read_bytes() == (other / "results" / name).read_bytes()
+    records = [
+        json.loads((p / "results" / name).with_suffix(".json").read_text()) for p in (folder, other)
+    ]
+    assert records[0]["arguments"] == records[1]["arguments"]
+    assert records[0].get("batch") == records[1].get("batch")
+
+
+@pytest.mark.parametrize("stage", ["train", "generate"])
+def test_buffer_dir_is_of_stage_3_alone(stage: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path, stage, "--buffer_dir", str(tmp_path))
+    assert outcome.status == 1 and "--buffer_dir is where stage 3 reads" in outcome.err

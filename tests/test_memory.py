@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import toy_envs  # noqa: F401 (registers)
 from conftest import load_variant
 
@@ -105,3 +106,54 @@ def test_so_is_one_whose_frames_find_no_memory_as_they_come(steps: int, monkeypa
     with pytest.raises(InputError, match=NO_MEMORY):
         for _ in range(60):
             buffer.add(*add)  # type: ignore[arg-type]
+
+
+def own_bytes() -> int:
+    """Bytes of this process that no other one shares: not the pages of files."""
+    text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    found = re.search(r"Anonymous:\s+(\d+) kB", text)
+    assert found
+    return 1024 * int(found[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
+def test_a_batch_in_order_is_used_where_it_lies_so_that_runs_side_by_side_share_it(
+    prefix: Path, tmp_path: Path
+) -> None:
+    for name in SIZES._asdict():
+        column_path(tmp_path / "b", name).symlink_to(column_path(prefix, name))
+    buffer, before = ReplayBuffer(11, 3, "cpu", 1), own_bytes()
+    buffer.load(tmp_path / "b")
+    assert sum(int(column.sum()) for column in buffer._columns) == ROWS * sum(SIZES)  # every page
+    assert own_bytes() - before < 0.2 * 4 * ROWS * sum(SIZES)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ">f4"])
+def test_a_batch_used_in_place_gives_the_samples_of_one_that_is_converted(
+    dtype: Any, tmp_path: Path
+) -> None:
+    draw = np.random.default_rng(0)
+    for name, width in Batch(2, 1, 2, 1, 1)._asdict().items():  # type: ignore[arg-type]
+        rows = draw.normal(size=(50, width)).astype(np.float32) if name != "not_done" else 1
+        np.save(column_path(tmp_path / "a", name), np.ones((50, width), np.float32) * rows)
+        np.save(column_path(tmp_path / "b", name), np.ones((50, width), dtype) * rows)
+    buffers = [ReplayBuffer(2, 1, "cpu", 1) for _ in "ab"]
+    samples = []
+    for name, buffer in zip("ab", buffers, strict=True):
+        buffer.load(tmp_path / name, 40)
+        torch.manual_seed(0)
+        samples.append(buffer.sample(1000))
+    assert all(torch.equal(one, other) for one, other in zip(*samples, strict=True))
+
+
+def test_what_is_written_to_a_batch_in_use_does_not_reach_its_files(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(2, 1, "cpu", 3)
+    for _ in range(3):
+        buffer.add(np.ones(2), np.ones(1), np.ones(2), 1.0, False, False)
+    buffer.save(tmp_path / "b")
+    loaded = ReplayBuffer(2, 1, "cpu", 1)
+    loaded.load(tmp_path / "b")
+    loaded.add(np.zeros(2), np.zeros(1), np.zeros(2), 0.0, True, False)
+    assert loaded.rows([2]).reward.item() == 0
+    for name in Batch._fields:
+        assert (np.load(column_path(tmp_path / "b", name)) == 1).all()

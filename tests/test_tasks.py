@@ -373,3 +373,29 @@ def test_where_nothing_can_be_drawn_the_error_says_what_to_do(folder: Path) -> N
     outcome = toy(folder, "evaluate", "--model", str(best), "--video")
     refused(folder, outcome, "cannot be drawn here", "MUJOCO_GL=egl", "pip install moviepy")
     assert not list((folder / "results").glob("*mp4*"))
+
+
+# --- a batch in another folder
+
+
+def test_buffer_dir_reads_the_batch_where_it_lies_and_changes_nothing_else(
+    folder: Path, tmp_path: Path
+) -> None:
+    done(toy(folder, "learn"))
+    other = tmp_path / "other"
+    assert "no batch" in toy(other, "learn").err
+    done(toy(other, "learn", "--buffer_dir", str(folder)))
+    assert not (other / "buffers").exists()
+    name = next((folder / "results").glob("BCQ_*_0.npy")).name
+    assert (folder / "results" / name).read_bytes() == (other / "results" / name).read_bytes()
+    records = [
+        json.loads((p / "results" / name).with_suffix(".json").read_text()) for p in (folder, other)
+    ]
+    assert records[0]["arguments"] == records[1]["arguments"]
+    assert records[0].get("batch") == records[1].get("batch")
+
+
+@pytest.mark.parametrize("stage", ["train", "generate"])
+def test_buffer_dir_is_of_stage_3_alone(stage: str, tmp_path: Path) -> None:
+    outcome = toy(tmp_path, stage, "--buffer_dir", str(tmp_path))
+    assert outcome.status == 1 and "--buffer_dir is where stage 3 reads" in outcome.err

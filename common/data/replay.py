@@ -85,6 +85,20 @@ def checked(
     return column
 
 
+def in_place(path: Path, count: int, width: int, dtype: torch.dtype) -> Tensor | None:
+    """The first `count` rows of a column over its file, not read; None if it must be converted.
+
+    Runs side by side on one machine then have one copy of a batch, the system's. What is written to
+    the rows stays in this process and does not reach the file (copy on write).
+    """
+    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    if array.dtype != (np.float32 if dtype.is_floating_point else np.int64):
+        return None
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        return None
+    return torch.from_numpy(array.reshape(-1, width)[:count])
+
+
 @contextmanager
 def affordable(transitions: int) -> Iterator[None]:
     """Raises: InputError where the block finds no memory for a buffer of so many transitions."""
@@ -123,11 +137,11 @@ class ReplayBuffer:
         self._ended: np.ndarray | None = np.zeros(max_size, bool)
 
     def _empty(self, rows: int) -> Batch:
-        def column(name: str) -> Tensor:
-            shape, dtype = (rows, self._widths[name]), self._dtypes[name]
-            return torch.empty(shape, dtype=dtype, device=self.device)
+        return Batch(*(self._empty_column(name, rows) for name in Batch._fields))
 
-        return Batch(*(column(name) for name in Batch._fields))
+    def _empty_column(self, name: str, rows: int) -> Tensor:
+        shape, dtype = (rows, self._widths[name]), self._dtypes[name]
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
     def add(
         self,
@@ -235,7 +249,8 @@ class ReplayBuffer:
         """Replace the content by a saved batch or its first `size` transitions; grows if need be.
 
         Reads float32 and float64, and (N,) columns as (N, 1). A ring saved as it lay (its `ptr`
-        inside a full buffer) is put in order, oldest first.
+        inside a full buffer) is put in order, oldest first. On the CPU, columns that need no
+        conversion are used where they lie, in the files' pages, which all runs share.
 
         Returns: the number of transitions in the files, `self.size` being how many were kept.
         Raises: InputError naming the file (and the row) where a column is missing, damaged, empty,
@@ -246,15 +261,12 @@ class ReplayBuffer:
         kept = total if size is None else min(size, total)
         oldest = self._saved_oldest(prefix, total)
         rows = max(kept, self.max_size)
+        as_it_lies = self.device.type == "cpu" and not oldest and rows == kept
         try:
-            columns = self._empty(rows)  # others than those held: a refused batch changes nothing
-            for name, column in columns._asdict().items():
-                path, dtype = column_path(prefix, name), self._dtypes[name]
-                for start in range(0, kept, PIECE):
-                    # Opened anew: what was read through a map is in memory until it is closed.
-                    array = read_array(path).reshape(total, -1)
-                    piece = checked(path, array, oldest + start, min(PIECE, kept - start), dtype)
-                    column[start : start + len(piece)] = torch.from_numpy(piece)
+            # Others than those held: a refused batch changes nothing.
+            columns = Batch(
+                *(self._read(prefix, n, oldest, kept, rows, as_it_lies) for n in Batch._fields)
+            )
         except (MemoryError, RuntimeError) as error:  # numpy's, and torch's
             raise InputError(
                 f"no memory for the {kept:,} transitions of {prefix}_*.npy; --buffer_size takes "
@@ -264,6 +276,23 @@ class ReplayBuffer:
         self._columns, self.max_size = columns, rows
         self.size, self.ptr, self.added = kept, kept % rows, kept
         return total
+
+    def _read(
+        self, prefix: str | Path, name: str, oldest: int, kept: int, rows: int, as_it_lies: bool
+    ) -> Tensor:
+        """A saved column's `kept` rows from row `oldest` on, checked, with room for `rows`."""
+        path, dtype, width = column_path(prefix, name), self._dtypes[name], self._widths[name]
+        shared = in_place(path, kept, width, dtype) if as_it_lies else None
+        column = self._empty_column(name, rows) if shared is None else shared
+        for start in range(0, kept, PIECE):
+            # Opened anew: what was read through one map counts as memory until it is closed.
+            array = read_array(path)
+            piece = checked(
+                path, array.reshape(len(array), -1), oldest + start, min(PIECE, kept - start), dtype
+            )
+            if shared is None:
+                column[start : start + len(piece)] = torch.from_numpy(piece)
+        return column
 
     @staticmethod
     def _saved_ends(

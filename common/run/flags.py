@@ -119,6 +119,13 @@ def parser_with_common_flags(
         help="folder of results/, models/ and buffers/ (default: the repository)",
     )
     parser.add_argument(
+        "--buffer_dir",
+        type=folder,
+        default=None,
+        help="stage 3: the output folder whose buffers/ has the batch, so that runs of several "
+        "folders learn from one (default: --output_dir)",
+    )
+    parser.add_argument(
         "--overwrite",
         action="store_true",
         help="replace a run of the same name, finished or not, from its start",

@@ -23,7 +23,8 @@ PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
     """What made a file: the arguments, package versions and the code's commit."""
     arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
-    del arguments["output_dir"]  # where a run lies does not change what it is
+    for place in ("output_dir", "buffer_dir"):  # where files lie does not change what a run is
+        arguments.pop(place, None)
     return {
         "arguments": arguments,
         "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},

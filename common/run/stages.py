@@ -27,6 +27,7 @@ def resolve(args: argparse.Namespace) -> None:
     Raises: InputError for a device this machine does not have.
     """
     args.output_dir = (args.output_dir or ROOT).resolve()
+    args.buffer_dir = args.buffer_dir.resolve() if args.buffer_dir else None
     usable = getattr(os, "sched_getaffinity", None)  # Linux alone tells what this process may use
     cores = len(usable(0)) if usable else os.cpu_count() or 1
     args.threads = args.threads or cores
@@ -50,7 +51,8 @@ def command(args: argparse.Namespace, stage: str) -> str:
     generating = stage == "--generate_buffer"
     seed = args.seed if generating else args.behavioral_seed
     batch = f" --buffer_name {args.buffer_name}" if generating else ""
-    other = f" --output_dir {shlex.quote(str(args.output_dir))}" if args.output_dir != ROOT else ""
+    folder = args.buffer_dir or args.output_dir
+    other = f" --output_dir {shlex.quote(str(folder))}" if folder != ROOT else ""
     return f"python main.py {stage} --env {args.env} --seed {seed}{batch}{other}"
 
 
@@ -58,6 +60,12 @@ def require_made(path: Path, what: str, args: argparse.Namespace, stage: str) ->
     """Raises: InputError where `path` is not there, with the command of the stage making it."""
     if not path.exists():
         raise InputError(f"no {what}: {path} does not exist; make it with: {command(args, stage)}")
+
+
+def batch_prefix(args: argparse.Namespace) -> Path:
+    """The prefix of the batch's files that stage 3 reads."""
+    place = args.buffer_dir or args.output_dir
+    return Folders(place, args.env, args.seed).buffer(args.buffer_name)
 
 
 def behavioural_policy(args: argparse.Namespace) -> Path:
@@ -105,6 +113,10 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> Non
         args.behavioral_seed = args.seed
     elif args.train_behavioral:
         raise InputError("--behavioral_seed names the policy of stage 2; stage 1 takes its --seed")
+    if args.buffer_dir and (args.train_behavioral or args.generate_buffer):
+        raise InputError(
+            "--buffer_dir is where stage 3 reads; stages 1 and 2 write to --output_dir"
+        )
     resolve(args)
     args.env = announce_current_id(args.env)
     seed_generators(args.seed)

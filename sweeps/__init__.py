@@ -1,0 +1,1 @@
+"""reproduce.py's parts: which runs a paper needs, running them, reporting what they show."""

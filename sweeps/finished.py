@@ -1,0 +1,79 @@
+"""Which runs there are already: what main.py would refuse as finished is known from its record."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from common.arguments import INCIDENTAL
+from common.errors import InputError
+from common.files import read_json
+from sweeps.stage import DONE, FAILED, LEARN, TRAIN, Outcome, Stage
+from sweeps.variants import resolved
+
+# Measured beside what is learned, which it does not change.
+BESIDE = {"true_value"}
+
+
+def finished(stage: Stage) -> Outcome | None:
+    """`done` where the run is there with the same arguments; None where it is to be run.
+
+    A finished run with other arguments under the same name is a failure that says so: main.py
+    would refuse to replace it. An interrupted one is to be run, and goes on.
+    """
+    try:
+        record = read_json(stage.record)
+    except InputError:
+        return None  # main.py knows what to do, and says it
+    if not record.get("finished"):
+        return None
+    differing = differences(stage, record)
+    if not differing:
+        return Outcome(stage.name, DONE)
+    why = (
+        f"{stage.record} is a finished run with other arguments ({'; '.join(differing)}): choose "
+        "another --output_dir, or replace it by its command with --overwrite"
+    )
+    return Outcome(stage.name, FAILED, why=why)
+
+
+def differences(stage: Stage, record: dict[str, Any]) -> list[str]:
+    """The arguments in which a record differs from the stage's command, each in a few words.
+
+    What the command leaves open (None) and what older records do not know is no difference.
+    """
+    made = record.get("arguments", {})
+    wanted = vars(resolved(stage.variant, stage.words)) | {"env": stage.env}
+    if stage.kind != LEARN:
+        wanted["algorithm"] = None  # the behavioural one, whatever the flag says
+        wanted["batch_size"] = None
+    batch = record.get("batch") or {}
+    if wanted.get("concurrent"):  # main.py makes as many iterations as the behaviour made updates
+        start = batch.get("arguments", {}).get("start_timesteps", 0)
+        updates = batch.get("transitions", wanted["max_timesteps"] + start) - start
+        wanted["max_timesteps"] = min(wanted["max_timesteps"], updates)
+    if stage.kind == LEARN and wanted["buffer_size"] is None:
+        wanted["buffer_size"] = _transitions(Path(f"{_prefix(stage, wanted)}.json"))
+    if stage.kind == TRAIN and not wanted["save_buffer"]:
+        wanted["buffer_name"] = None
+    beside = INCIDENTAL | BESIDE | stage.indifferent
+    return [
+        f"{name} {made[name]}, not {value}"
+        for name, value in wanted.items()
+        if name not in beside and value is not None and name in made and made[name] != value
+    ]
+
+
+def _prefix(stage: Stage, wanted: dict[str, Any]) -> Path:
+    folders = stage.folders
+    if wanted.get("buffer_dir") is not None:
+        folders = type(folders)(wanted["buffer_dir"], folders.env_id, folders.seed)
+    return folders.buffer(wanted["buffer_name"])
+
+
+@functools.lru_cache(maxsize=100_000)
+def _transitions(record: Path) -> int | None:
+    """How many transitions a batch has, None where it is not there (any more)."""
+    try:
+        return read_json(record).get("transitions")
+    except InputError:
+        return None
