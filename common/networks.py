@@ -110,4 +110,5 @@ class SoftUpdate:
     @torch.no_grad()
     def __call__(self, tau: float) -> None:
         """Move the target by the rate τ."""
-        torch._foreach_lerp_(self.targets, self.weights, tau)
+        for target, weight in zip(self.targets, self.weights, strict=True):
+            target.lerp_(weight, tau)

@@ -6,6 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
+# torch's kernel without the code around it. It is not in the documentation, so another version may
+# lack it: the same numbers are then had from what is.
+FUSED_ADAM = getattr(torch, "_fused_adam_", None)
+
 
 def _keep_freed_memory() -> None:
     """Let the C library keep what an update frees for the next one, up to 60 MB.
@@ -22,7 +26,7 @@ class FusedAdam(Adam):
 
     The kernel, the numbers and the saved state are those of `torch.optim.Adam(fused=True)`. What is
     left out is what that class does around the kernel, and gathering gradients in `.grad`: together
-    more than a tenth of an update of two layers of 256.
+    a seventh of an update of two layers of 256, a twentieth of DDPG's, a hundredth of BCQ's.
     """
 
     def __init__(self, network: nn.Module, lr: float, eps: float = 1e-8) -> None:
@@ -61,8 +65,10 @@ class FusedAdam(Adam):
             # The kernel walks through memory: what it is given must lie in the same order.
             if gradients[place].stride() != weight.stride():
                 gradients[place] = torch.empty_like(weight).copy_(gradients[place])
+        if FUSED_ADAM is None:
+            return self._public_step(gradients)
         self._step += 1
-        torch._fused_adam_(
+        FUSED_ADAM(
             weights,
             gradients,
             self._averages,
@@ -77,3 +83,11 @@ class FusedAdam(Adam):
             amsgrad=False,
             maximize=False,
         )
+        return None
+
+    def _public_step(self, gradients: list[Tensor]) -> None:
+        weights = self.param_groups[0]["params"]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        self.step()
+        self.zero_grad()

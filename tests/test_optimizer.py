@@ -25,7 +25,13 @@ def losses(net: nn.Module, count: int) -> list[Tensor]:
     ]
 
 
-def test_steps_are_those_of_torchs_fused_adam() -> None:
+@pytest.fixture(params=["the kernel alone", "a torch without it"])
+def kernel(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "a torch without it":
+        monkeypatch.setattr("common.optimizer.FUSED_ADAM", None)
+
+
+def test_steps_are_those_of_torchs_fused_adam(kernel: None) -> None:
     ours, theirs = network(), network()
     fast = FusedAdam(ours, 1e-2, eps=1e-4)
     plain = Adam(theirs.parameters(), lr=1e-2, eps=1e-4, fused=True)
@@ -52,7 +58,7 @@ def test_a_gradient_that_lies_in_another_order_is_put_in_the_weights_order() -> 
     torch.testing.assert_close(net.weight, before - 0.5 * signs.t())
 
 
-def test_no_other_network_receives_a_gradient() -> None:
+def test_no_other_network_receives_a_gradient(kernel: None) -> None:
     one, other = nn.Linear(3, 3), nn.Linear(3, 1)
     FusedAdam(one, 1e-2).minimize(other(one(torch.ones(2, 3))).sum())
     assert all(weight.grad is None for weight in [*one.parameters(), *other.parameters()])
@@ -82,7 +88,7 @@ def test_its_state_is_torchs_and_learning_goes_on_from_it(first: type) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
-def test_a_copy_learns_on_by_itself() -> None:
+def test_a_copy_learns_on_by_itself(kernel: None) -> None:
     net = network()
     fast = FusedAdam(net, 1e-2)
     inputs = losses(net, 4)
