@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from common.arguments import at_least_two, folder, name, real, whole
-from common.data.replay import ReplayBuffer, column_path
+from common.data.batch_files import column_path
+from common.data.replay import ReplayBuffer
 from common.environment.making import MUJOCO, announce_current_id, current_id
 from common.environment.scores import normalized_score
 from common.files import ROOT, Folders, read_json, refuse_existing
@@ -246,15 +247,13 @@ def import_data(args: argparse.Namespace) -> None:
         return
     source, task, described = open_source(args)
     folders = Folders(args.output_dir, args.env, args.seed)
-    existing = folders.batch_files(args.buffer_name)
-    refuse_existing(existing, args.overwrite)
+    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     prefix = folders.buffer(args.buffer_name)
     record = batch_record(args, source.origin)
     if described is not None:
         record["task"] = described
     summary = batch.write(prefix, source, task, args.clip_actions, args.drop_bad_rows, record)
-    columns = (*Transitions._fields, "ptr", "episode")
-    remove_stale(existing, [column_path(prefix, column) for column in columns])
+    folders.forget_performance(args.buffer_name)
     report(source.what, summary, task, source.notes)
     variant = "continuous_BCQ" if task.num_actions is None else "discrete_BCQ"
     saved(args, prefix, variant)
@@ -270,22 +269,12 @@ def import_frames(args: argparse.Namespace) -> None:
         raise InputError(f"--env {args.env} is no Atari game, which --dqn_replay holds")
     replay = dqn_replay.read(args.dqn_replay, args.shards, task)
     folders = Folders(args.output_dir, args.env, args.seed)
-    existing = folders.batch_files(args.buffer_name)
-    refuse_existing(existing, args.overwrite)
+    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     prefix = folders.buffer(args.buffer_name)
-    written, summary = dqn_replay.write(prefix, replay, batch_record(args, replay.origin))
-    remove_stale(existing, written)
+    summary = dqn_replay.write(prefix, replay, batch_record(args, replay.origin))
+    folders.forget_performance(args.buffer_name)
     report(replay.what, summary, task, replay.notes)
     saved(args, prefix, "discrete_BCQ")
-
-
-def remove_stale(existing: list[Path], written: list[Path]) -> None:
-    """Delete what is left of a batch that was replaced, results that describe it included."""
-    for path in existing:
-        if path not in written and path.suffix == ".npy":
-            path.unlink(missing_ok=True)
-            if path.parent.name == "results":
-                path.with_suffix(".json").unlink(missing_ok=True)
 
 
 def saved(args: argparse.Namespace, prefix: Path, variant: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ def file_part(env_id: str) -> str:
 def replacing(*paths: str | Path) -> Iterator[list[Path]]:
     """Temporary names beside `paths` to write to, moved into place together when the block ends.
 
+    The last is moved first: a record, which comes last, is never older than what it describes.
     When the block fails, or one file cannot be written, every one of `paths` stays as it was.
 
     Raises: InputError instead of any OSError of the block (disk full, read-only folder).
@@ -39,7 +40,7 @@ def replacing(*paths: str | Path) -> Iterator[list[Path]]:
         for temporary in temporaries:
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
-        for temporary, target in zip(temporaries, targets, strict=True):
+        for temporary, target in reversed(list(zip(temporaries, targets, strict=True))):
             temporary.replace(target)
     except OSError as error:
         reason = error.strerror or f"{error} (is the disk full?)"
@@ -81,17 +82,39 @@ def read_array(path: str | Path) -> np.ndarray:
     Raises: InputError where the file is missing, damaged or holds anything but numbers.
     """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        with Path(path).open("rb") as file:
+            return mapped(file, path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
+    except OSError as error:
+        raise InputError(f"{path} is no .npy array ({error.strerror}); make it again") from error
+
+
+def mapped(file: BinaryIO, path: str | Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
+    """As `read_array`, of an open file: what `path` has become since is no matter.
+
+    Raises: InputError naming `path` where the file is damaged or holds anything but numbers.
+    """
+    try:
+        file.seek(0)
+        if file.read(4) == b"PK\x03\x04":
+            raise InputError(f"{path} is an archive of arrays (.npz), not one array (.npy)")
+        file.seek(0)
+        version = np.lib.format.read_magic(file)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, dtype = read_header(file)
+        if dtype.kind not in "biuf":
+            raise InputError(f"{path} holds {dtype}, not numbers")
+        order: Literal["F", "C"] = "F" if fortran else "C"
+        return np.memmap(file, dtype, mode, file.tell(), shape, order)
+    except InputError:
+        raise
     except Exception as error:  # numpy raises nearly anything on a damaged header
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{path} is damaged or no .npy array ({reason}); make it again") from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path} is an archive of arrays (.npz), not one array (.npy)")
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{path} holds {array.dtype}, not numbers")
-    return array
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -110,6 +133,15 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} holds no json object")
     return content
+
+
+def column_files(prefix: str | Path) -> dict[str, Path]:
+    """The .npy files there are of a batch, by the names of their columns."""
+    prefix = Path(prefix)
+    # Another batch's name may begin with this one's: a column's is of small letters alone.
+    column = re.compile(re.escape(prefix.name) + r"_([a-z_]+(?:_\d+)?)\.npy")
+    found = ((column.fullmatch(path.name), path) for path in sorted(prefix.parent.glob("*.npy")))
+    return {match[1]: path for match, path in found if match}
 
 
 def best_path(model: Path) -> Path:
@@ -189,12 +221,18 @@ class Folders:
     def batch_files(self, buffer_name: str) -> list[Path]:
         """Every file there is of a batch, and of the results that describe it."""
         prefix = self.buffer(buffer_name)
-        results = self.results(f"buffer_performance_{buffer_name}")
-        # Another batch's name may begin with this one's: a column's is of small letters alone.
-        column = re.compile(re.escape(prefix.name) + r"_[a-z_]+(_\d+)?\.npy")
-        columns = sorted(p for p in prefix.parent.glob("*.npy") if column.fullmatch(p.name))
-        others = [Path(f"{prefix}.json"), results, results.with_suffix(".json")]
+        columns = list(column_files(prefix).values())
+        others = [Path(f"{prefix}.json"), *self._performance(buffer_name)]
         return columns + [path for path in others if path.exists()]
+
+    def _performance(self, buffer_name: str) -> list[Path]:
+        results = self.results(f"buffer_performance_{buffer_name}")
+        return [results, results.with_suffix(".json")]
+
+    def forget_performance(self, buffer_name: str) -> None:
+        """Remove stage 2's results, which describe a batch that another one has replaced."""
+        for path in self._performance(buffer_name):
+            path.unlink(missing_ok=True)
 
 
 def refuse_existing(paths: list[Path], overwrite: bool) -> None:

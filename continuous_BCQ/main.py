@@ -27,13 +27,14 @@ import numpy as np
 
 from common import arguments
 from common.agent import learners
-from common.data.replay import GrowingBatch, column_path
+from common.data.batch_files import column_path
+from common.data.replay import GrowingBatch
 from common.environment import rollout
 from common.environment.simulator import Snapshots
-from common.files import Folders, read_json
+from common.files import Folders
 from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
-from common.resume.parts import Unchanged
+from common.resume.parts import OTHER_BATCH, Unchanged
 from common.run import flags, playing, stages
 from common.run.collecting import collect
 from common.run.offline import learn
@@ -230,8 +231,8 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     checkpoint.claim(label, folders.run_files(label))
     env, prefix = make_env(args.env), stages.batch_prefix(args)
     replay_buffer = load_batch(args, prefix, env)
-    batch = batch_in_use(prefix, replay_buffer)
-    checkpoint.hold(batch=Unchanged(replay_buffer))
+    batch = batch_in_use(replay_buffer)
+    checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))
     seen: ReplayBuffer | GrowingBatch = replay_buffer
     if args.concurrent:
         start = first_update(args, batch, replay_buffer.size)
@@ -276,10 +277,9 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     playing.play(args, folders, model, agent.select_action, make_env)
 
 
-def batch_in_use(prefix: Path, replay_buffer: ReplayBuffer) -> dict[str, Any]:
-    """The batch's record, {} where it has none; of a part, with that part's episodes."""
-    path = Path(f"{prefix}.json")
-    record = read_json(path) if path.exists() else {}
+def batch_in_use(replay_buffer: ReplayBuffer) -> dict[str, Any]:
+    """The batch's record, its digest alone where it has none; of a part, with its episodes."""
+    record = dict(replay_buffer.record)
     if record.get("transitions", replay_buffer.size) != replay_buffer.size:
         returns = replay_buffer.episode_returns()
         mean = float(np.mean(returns)) if returns else None

@@ -1,7 +1,7 @@
 """Transitions -> the files of a batch, block by block, and what there is to say of them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from common.data.replay import column_path
+from common.data.batch_files import replacing_batch
 from common.errors import InputError
-from common.files import replacing, write_array, write_json
+from common.files import write_array
 from datasets.rows import SHOWN, Rows, Transitions, transitions
 from datasets.task import Task
 
@@ -182,11 +182,13 @@ def write(
     clip: bool,
     drop_bad: bool,
     record: dict[str, Any],
+    permit: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Write the batch and its record (`record` and what was counted); all files or none.
 
     A column more, `episode`, holds the number of each transition's episode: nothing else says for
-    certain where one ends.
+    certain where one ends. `permit` is called with the batch's digest before it is moved into
+    place.
 
     Memory: a block's. Raises: InputError where the data do not fit the environment, hold NaN, or
     leave no transition.
@@ -225,8 +227,7 @@ def write(
     widths = (task.state_dim, task.action_dim, task.state_dim, 1, 1, 1)
     columns = (*Transitions._fields, "episode")
     numbered: list[np.ndarray] = []
-    paths = [column_path(prefix, name) for name in (*columns, "ptr")]
-    with replacing(*paths, f"{prefix}.json") as [*temporaries, json_temporary]:
+    with replacing_batch(prefix, [*columns, "ptr"], record, permit) as temporaries:
         with ExitStack() as stack:
             files = {
                 name: stack.enter_context(_ColumnFile(path, width, np.dtype(dtypes[name])))
@@ -251,7 +252,6 @@ def write(
             )
         write_array(temporaries[-1], np.array(0))  # the batch is full: its oldest row comes first
         record |= counted(kept, episodes) | {"rows_dropped": sum(dropped.values())}
-        write_json(json_temporary, record)
     return Summary(count["rows"], kept, episodes, actions, +dropped)
 
 

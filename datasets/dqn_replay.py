@@ -12,7 +12,7 @@ ICML 2020 (arXiv 1907.04543); the files are those of Dopamine's replay buffer.
 import gzip
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from tqdm import tqdm
 
 from common.data import frame_files
 from common.data.frames import CHUNK
-from common.data.replay import column_path
 from common.errors import InputError
 from datasets.batch import Actions, Episodes, Summary, counted
 from datasets.reading import flags, numbers, reading
@@ -281,8 +280,15 @@ class _Stream:
         return self._held[rows.start - self._start : rows.stop - self._start]
 
 
-def write(prefix: Path, replay: Replay, record: dict[str, Any]) -> tuple[list[Path], Summary]:
-    """Write the batch of frames and its record; all files or none. Gives the files and figures.
+def write(
+    prefix: Path,
+    replay: Replay,
+    record: dict[str, Any],
+    permit: Callable[[str], None] = lambda _: None,
+) -> Summary:
+    """Write the batch of frames and its record; all files or none. Gives the figures.
+
+    `permit` is called with the batch's digest before it is moved into place.
 
     Memory: some thousand frames. Raises: InputError where a shard's frames are damaged.
     """
@@ -314,8 +320,6 @@ def write(prefix: Path, replay: Replay, record: dict[str, Any]) -> tuple[list[Pa
     record |= counted(size, replay.episodes) | {"rows_dropped": sum(replay.dropped.values())}
     record["in_order"] = all(shard.in_order for shard in shards)
     frames = _Stream(shards, edge_state)
-    frame_files.write(prefix, columns, size + 1, CHUNK, frames, record)
-    ends = [min(start + CHUNK, size + 1) for start in range(0, size + 1, CHUNK)]
-    written = [column_path(prefix, name) for name in [*columns, *(f"state_{end}" for end in ends)]]
+    frame_files.write(prefix, columns, size + 1, CHUNK, frames, record, permit)
     rows = sum(shard.rows for shard in shards)
-    return written, Summary(rows, size, replay.episodes, replay.actions, +replay.dropped)
+    return Summary(rows, size, replay.episodes, replay.actions, +replay.dropped)

@@ -27,12 +27,12 @@ import numpy as np
 
 from common import arguments
 from common.agent import learners
-from common.data.replay import column_path
+from common.data.batch_files import column_path
 from common.environment import rollout
 from common.files import Folders
 from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
-from common.resume.parts import Unchanged
+from common.resume.parts import OTHER_BATCH, Unchanged
 from common.run import flags, playing, stages
 from common.run.collecting import collect
 from common.run.offline import learn
@@ -271,12 +271,13 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     env = make_env(args.env)
     resolve_by_kind(args, env)
     replay_buffer = load_batch(args, stages.batch_prefix(args), env)
-    checkpoint.hold(batch=Unchanged(replay_buffer))
+    checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))
 
     agent = make_agent(args, env)
     kind, shown = ALGORITHMS[args.algorithm], ["buffer_name", "buffer_size", "batch_size"]
     show_settings("Stage 3: learn offline", kind, args, "eval_eps", *shown)
-    recorder = Recorder(folders.results(label), args, "iterations", folders.model(label))
+    model, batch = folders.model(label), batch_in_use(replay_buffer)
+    recorder = Recorder(folders.results(label), args, "iterations", model, batch=batch)
     evaluate = evaluator(agent, args, env)
     learn(agent, replay_buffer, args, evaluate, recorder, checkpoint)
     recorder.finish()
@@ -292,6 +293,15 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args, "eval_eps")
     act = evaluated(agent, args.eval_eps, dimensions(env)[1])
     playing.play(args, folders, model, act, make_env)
+
+
+def batch_in_use(replay_buffer: Buffer) -> dict[str, Any]:
+    """The batch's record, its digest alone where it has none; a part's episodes are unknown."""
+    record = dict(replay_buffer.record)
+    if record.get("transitions", replay_buffer.size) != replay_buffer.size:
+        unknown = {"episodes": None, "mean_return": None}
+        record |= {"transitions": replay_buffer.size} | unknown
+    return record
 
 
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Outcome, largest_file, load_variant, run_main, snapshot
+from conftest import ROOT, Outcome, largest_file, load_variant, run_main, snapshot, without_digests
 from toy_envs import Asymmetric
 
 from common.errors import run
@@ -668,7 +668,7 @@ def drop(name: str) -> Callable[[Path], None]:
 
 
 def put(name: str, array: np.ndarray) -> Callable[[Path], None]:
-    return lambda folder: np.save(f"{folder / BATCH}_{name}.npy", array)
+    return lambda folder: np.save(f"{without_digests(folder / BATCH)}_{name}.npy", array)
 
 
 def truncate(name: str) -> Callable[[Path], None]:

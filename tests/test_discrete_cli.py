@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Outcome, load_variant, run_main, snapshot
+from conftest import ROOT, Outcome, load_variant, run_main, snapshot, without_digests
 from gymnasium import spaces
 
 from common.environment import doors, rollout
@@ -363,7 +363,7 @@ def test_vector_rewards_are_learned_from_as_they_are(made: Path) -> None:
 
 
 def test_the_learner_uses_the_first_buffer_size_transitions(folder: Path) -> None:
-    prefix = folder / "buffers" / f"Default_{PICK}_0"
+    prefix = without_digests(folder / "buffers" / f"Default_{PICK}_0")
     action = np.load(f"{prefix}_action.npy")
     action[20:] = 7  # would be refused if they were used
     np.save(f"{prefix}_action.npy", action)
@@ -489,6 +489,7 @@ def test_a_finished_run_is_not_overwritten_unless_asked(stage: str, folder: Path
 def test_a_bad_batch_is_refused_by_file_and_row(
     column: str, change: Any, message: str, folder: Path
 ) -> None:
+    without_digests(folder / "buffers" / f"Default_{PICK}_0")
     path = folder / "buffers" / f"Default_{PICK}_0_{column}.npy"
     values = change(np.load(path))
     if message.startswith("holds action 3"):

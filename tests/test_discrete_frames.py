@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import without_digests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,7 +196,7 @@ def test_a_shorter_batch_saved_over_a_longer_one_leaves_none_of_its_files(
     again = FrameBuffer(SHAPE, "cpu", 1)
     again.load(tmp_path / "b")
     assert_holds(again, naive.rows)
-    assert json.loads((tmp_path / "b.json").read_text()) == {"env": "Pong"}
+    assert json.loads((tmp_path / "b.json").read_text())["env"] == "Pong"
 
 
 def test_sampling_is_uniform_reproducible_and_only_of_what_is_held() -> None:
@@ -346,6 +347,7 @@ def test_a_damaged_batch_is_refused_by_name_and_changes_nothing(
     tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray], message: str
 ) -> None:
     made([(20, TERMINATED)], 20)[0].save(tmp_path / "b")
+    without_digests(tmp_path / "b")
     path = tmp_path / f"b_{name}.npy"
     np.save(path, change(np.load(path)))
     buffer, naive = made([(5, TRUNCATED)], 9)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Harmful, fill, random_batch
+from conftest import Harmful, fill, random_batch, without_digests
 
 from common.data.replay import ReplayBuffer
 from common.errors import InputError
@@ -104,7 +104,10 @@ def test_a_model_is_refused_or_undamaged(tmp_path: Path) -> None:
     assert all(same(STATE, found) for found in fuzzed(path, lambda: read_state(path, "cpu")))
 
 
-def test_a_damaged_batch_is_refused_or_read_as_numbers(tmp_path: Path) -> None:
+def test_no_damaged_batch_is_read_and_one_without_digests_as_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.data.batch_files.PAUSE", 0)
     prefix = tmp_path / "b"
     fill(ReplayBuffer(3, 2, "cpu", 20), random_batch(20)).save(prefix)
 
@@ -113,6 +116,8 @@ def test_a_damaged_batch_is_refused_or_read_as_numbers(tmp_path: Path) -> None:
         buffer.load(prefix)
         return buffer.rows(range(buffer.size))
 
+    assert list(fuzzed(Path(f"{prefix}_state.npy"), read)) == []
+    without_digests(prefix)
     for found in fuzzed(Path(f"{prefix}_state.npy"), read):
         assert all(torch.isfinite(column).all() for column in found)
         assert found.state.shape == (20, 3)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toy_envs  # noqa: F401 (registers)
-from conftest import Outcome, load_variant, run_main, snapshot
+from conftest import Outcome, load_variant, run_main, snapshot, without_digests
 from kills import differing, ended, forked, killed_and_finished, reference
 
 from common.environment import doors
@@ -293,8 +293,13 @@ def test_overwrite_starts_anew_and_may_have_other_arguments(unfinished: Path) ->
 
 
 def test_another_batch_under_the_same_name_is_refused(unfinished: Path) -> None:
-    path = unfinished / "buffers" / "Made_ToyReach-v0_0_reward.npy"
-    np.save(path, np.load(path) + 1)
+    prefix = unfinished / "buffers" / "Made_ToyReach-v0_0"
+    path = Path(f"{prefix}_reward.npy")
+    reward = np.load(path)
+    reward[1] += 1  # one number of all there are
+    np.save(path, reward)
+    refused(unfinished, f"{path.name} is damaged, or not of the batch")
+    without_digests(prefix)
     refused(unfinished, "the batch is not the one", "--overwrite")
 
 

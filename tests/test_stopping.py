@@ -222,7 +222,8 @@ def test_the_quickstart_goes_on_at_the_stage_where_it_was_stopped(tmp_path: Path
     python.chmod(0o755)
     for name in ("../requirements.txt", ".created", ".installed"):
         (tmp_path / "venv" / name).touch()
-    make = ["make", "--silent", "-C", tmp_path, "-f", ROOT / "Makefile", "quickstart", "VENV=venv"]
+    make = ["make", "--silent", "-C", str(tmp_path), "-f", str(ROOT / "Makefile")]
+    make += ["quickstart", "VENV=venv"]
 
     def made_stages() -> list[str]:
         log.write_text("")

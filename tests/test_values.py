@@ -8,12 +8,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import fill, load_variant, random_batch
+from conftest import fill, load_variant, random_batch, without_digests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_envs import Reach, Walk
 
-from common.data.replay import GrowingBatch, ReplayBuffer, column_path
+from common.data.batch_files import column_path
+from common.data.replay import GrowingBatch, ReplayBuffer
 from common.environment import rollout, simulator
 from common.errors import InputError
 from common.files import write_array
@@ -310,7 +311,7 @@ def test_a_discount_of_1_is_refused() -> None:
 )
 def test_states_of_another_batch_are_refused(damage: Any, tmp_path: Path) -> None:
     prefix, buffer = hopper_batch(tmp_path, 60, 60, 60)
-    path = column_path(prefix, "simulator")
+    path = column_path(without_digests(prefix), "simulator")
     write_array(path, damage(np.load(path)))
     with pytest.raises(InputError, match=r"b_simulator\.npy is damaged or of another batch"):
         measure(prefix, buffer, "Hopper-v4")

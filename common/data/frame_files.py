@@ -8,7 +8,6 @@ successor of r; at −1, −2, −3 those before the first. `_replay_info` is th
 write next, and the number of frames a file.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from common.data.replay import checked, column_path, read_columns
+from common.data.batch_files import SavedBatch, column_path, replacing_batch
+from common.data.replay import checked
 from common.errors import InputError
-from common.files import read_array, replacing, write_array, write_json, write_rows
+from common.files import write_array, write_rows
 
 COLUMNS = {
     "action": torch.int64,
@@ -56,28 +56,24 @@ def write(
     frames: int,
     chunk: int,
     frames_at: Callable[[slice], np.ndarray],
-    record: dict[str, Any] | None,
+    record: dict[str, Any],
+    permit: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Write the frames that `frames_at` gives for a slice of them, the columns, and `record`.
 
     The slices are asked for in order, so that frames can be read as they are written; the columns
-    come after them, so that what is learned from the frames can still go into those.
+    come after them, so that what is learned from the frames can still go into those. `record` is
+    given the batch's digest, with which `permit` is called before it is replaced.
 
     Raises: InputError where a file cannot be written; then all are as they were.
     """
     ends = [min(start + chunk, frames) for start in range(0, frames, chunk)]
-    paths = [column_path(prefix, name) for name in columns]
-    chunks = [column_path(prefix, f"state_{end}") for end in ends]
-    with replacing(*chunks, *paths, f"{prefix}.json") as [*temporaries, json_temporary]:
-        for number, temporary in enumerate(temporaries[: len(chunks)]):
+    names = [*(f"state_{end}" for end in ends), *columns]
+    with replacing_batch(prefix, names, record, permit) as temporaries:
+        for number, temporary in enumerate(temporaries[: len(ends)]):
             _write_frames(temporary, number * chunk, ends[number], frames_at)
-        for temporary, array in zip(temporaries[len(chunks) :], columns.values(), strict=True):
+        for temporary, array in zip(temporaries[len(ends) :], columns.values(), strict=True):
             write_array(temporary, array)
-        write_json(json_temporary, record or {})
-    chunk_name = re.compile(re.escape(Path(prefix).name) + r"_state_\d+\.npy")
-    for path in Path(prefix).parent.iterdir():
-        if chunk_name.fullmatch(path.name) and path not in chunks:
-            path.unlink()  # of a longer batch that this one replaced
 
 
 def _write_frames(
@@ -87,8 +83,8 @@ def _write_frames(
     write_rows(path, (frames_at(one) for one in slices), end - start)
 
 
-def read(prefix: str | Path, state_shape: tuple[int, ...], size: int | None) -> Saved:
-    """Check a saved batch, or its first `size` transitions, and open its frames where they lie.
+def read(batch: SavedBatch, state_shape: tuple[int, ...], size: int | None) -> Saved:
+    """Check a saved batch, or its first `size` transitions, and map its frames where they lie.
 
     Files as the authors' code writes them are read too. They lack the frames at the edges, so that
     some transitions have no true state or successor, and are left out of `number`.
@@ -96,17 +92,17 @@ def read(prefix: str | Path, state_shape: tuple[int, ...], size: int | None) -> 
     Raises: InputError naming the file (and the row), as `FrameBuffer.load` says.
     """
     history, *frame = state_shape
-    info_path = column_path(prefix, "replay_info")
-    if not info_path.exists() and column_path(prefix, "state").exists():
+    prefix = batch.prefix
+    if "replay_info" not in batch and "state" in batch:
         raise InputError(
             f"{column_path(prefix, 'state')} holds vector states, and this environment shows "
             "frames: choose another --env or --buffer_name"
         )
-    arrays = read_columns(prefix, dict.fromkeys(COLUMNS, 1))
+    arrays = batch.columns(dict.fromkeys(COLUMNS, 1))
     total = len(arrays["action"])
-    ptr, chunk = _replay_info(info_path, total)
+    ptr, chunk = _replay_info(batch, total)
     oldest, used = ptr % total, total if size is None else min(size, total)
-    edges = _read_edges(prefix, history, tuple(frame))
+    edges = _read_edges(batch, history, tuple(frame))
     # Without the edges, whether a row is its episode's last is told by the row after it.
     kept = total if edges is None else used
     columns = {
@@ -117,7 +113,7 @@ def read(prefix: str | Path, state_shape: tuple[int, ...], size: int | None) -> 
     terminal = columns["not_done"][:, 0] == 0
     first[1:] |= terminal[:-1]
 
-    files = _open_chunks(prefix, total, chunk, tuple(frame), total if oldest else kept + 1)
+    files = _open_chunks(batch, total, chunk, tuple(frame), total if oldest else kept + 1)
     if oldest:
         blocks = _section(files, chunk, oldest, total) + _section(files, chunk, 0, oldest)
     else:
@@ -149,16 +145,16 @@ def _knows_both_states(first: np.ndarray, terminal: np.ndarray, history: int) ->
 
 
 def _open_chunks(
-    prefix: str | Path, total: int, chunk: int, frame: tuple[int, ...], needed: int
+    batch: SavedBatch, total: int, chunk: int, frame: tuple[int, ...], needed: int
 ) -> list[np.ndarray]:
     """The files that hold the first `needed` frames, as memory maps."""
     files = []
     for start in range(0, needed, chunk):
         end = min(start + chunk, total + 1)
-        path = column_path(prefix, f"state_{end}")
-        file = read_array(path)
+        file = batch.array(f"state_{end}")
         expected = (end - start, *frame)
         if file.dtype != np.uint8 or file.shape != expected:
+            path = column_path(batch.prefix, f"state_{end}")
             raise InputError(
                 f"{path} holds {file.dtype} of shape {file.shape}, not uint8 of {expected}: "
                 "make the batch again"
@@ -178,23 +174,24 @@ def _section(files: list[np.ndarray], chunk: int, low: int, high: int) -> list[n
 
 
 def _read_edges(
-    prefix: str | Path, history: int, frame: tuple[int, ...]
+    batch: SavedBatch, history: int, frame: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """`_edge_row` (E,) and `_edge_state` (E, 84, 84); None where the batch lacks them."""
-    row_path, state_path = column_path(prefix, "edge_row"), column_path(prefix, "edge_state")
-    if not row_path.exists():
+    if "edge_row" not in batch:
         return None
-    row, state = np.array(read_array(row_path)), np.asarray(read_array(state_path))
+    row, state = np.array(batch.array("edge_row")), np.asarray(batch.array("edge_state"))
     fits = row.dtype.kind == "i" and row.ndim == 1 and state.dtype == np.uint8
     if not fits or state.shape != (len(row), *frame) or (row <= -history).any():
-        raise InputError(f"{row_path} and {state_path} do not fit together; make them again")
+        paths = (column_path(batch.prefix, name) for name in ("edge_row", "edge_state"))
+        raise InputError(f"{' and '.join(map(str, paths))} do not fit together; make them again")
     return row, state
 
 
-def _replay_info(path: Path, total: int) -> tuple[int, int]:
+def _replay_info(batch: SavedBatch, total: int) -> tuple[int, int]:
     """The next row to be written and the frames a file, as saved with a batch of `total` rows."""
-    info = read_array(path).reshape(-1)
+    info = batch.array("replay_info").reshape(-1)
     whole = info.dtype.kind in "iu" and len(info) == 2
     if not whole or not 0 <= info[0] <= total or info[1] < 1:
+        path = column_path(batch.prefix, "replay_info")
         raise InputError(f"{path} must hold two whole numbers, at most {total} and at least 1")
     return int(info[0]), int(info[1])

@@ -4,6 +4,7 @@ A frame stands in four states and four successors; kept once, as bytes, it takes
 """
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from common.data import frame_files
+from common.data.batch_files import SavedBatch
 from common.data.replay import Batch, affordable
 
 CHUNK = 100_000  # frames a file, and frames of memory asked for at a time
@@ -43,6 +45,7 @@ class FrameBuffer:
         self._offsets = np.arange(1 - self.history, 1)  # from a state's oldest frame to its newest
         self.max_size, self.size, self.ptr = max_size, 0, 0
         self.added = 0  # transitions written since the buffer was made
+        self.record: dict[str, Any] = {}  # what the json of a loaded batch says, with its digest
         self._begins = True  # whether the next transition is the first of an episode
         self._read_only = False
 
@@ -241,8 +244,15 @@ class FrameBuffer:
         self._begins = bool(is_last[-1])
         self.added, self.ptr, self.size = end, end % self.max_size, min(end, self.max_size)
 
-    def save(self, prefix: str | Path, record: dict[str, Any] | None = None) -> None:
+    def save(
+        self,
+        prefix: str | Path,
+        record: dict[str, Any] | None = None,
+        permit: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Write the batch, oldest transition first, and `record` as json; all files or none.
+
+        `record` is given the batch's digest, with which `permit` is called before it is replaced.
 
         Raises: InputError where they cannot be written; RuntimeError for a loaded batch, some of
         whose rows are not used.
@@ -267,9 +277,11 @@ class FrameBuffer:
         }
         # Where the newest transition ended its episode its successor is at the edge, not here.
         frames = np.append(number, number[-1] + (last_frame[-1] < 0))
+        record = {} if record is None else record
         frame_files.write(
-            prefix, columns, self.size + 1, CHUNK, lambda rows: self._frames(frames[rows]), record
-        )
+            prefix, columns, self.size + 1, CHUNK, lambda rows: self._frames(frames[rows]), record,
+            permit,
+        )  # fmt: skip
 
     def load(self, prefix: str | Path, size: int | None = None) -> int:
         """Read a saved batch, or its first `size` transitions, from its files as it is sampled.
@@ -284,7 +296,9 @@ class FrameBuffer:
         another length or shape, holds NaN or infinity, or a flag other than 0 and 1; where the
         batch holds vector states.
         """
-        saved = frame_files.read(prefix, (self.history, *self.frame_shape), size)
+        with SavedBatch(prefix) as batch:
+            saved = frame_files.read(batch, (self.history, *self.frame_shape), size)
+        self.record = batch.record
         kept = len(saved.action)
         place = np.arange(kept)
         began = np.maximum.accumulate(np.where(saved.first, place, -saved.before))

@@ -1,6 +1,6 @@
 """The batch: a ring of transitions on the device, and the files it is saved as."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.data.batch_files import SavedBatch, column_path, replacing_batch
 from common.data.episodes import breaks, ends_of, numbers_of
 from common.errors import InputError
-from common.files import read_array, replacing, write_array, write_json, write_rows
+from common.files import write_array, write_rows
 
 PIECE = 20_000  # rows that are read or written at a time
 
@@ -24,38 +25,6 @@ class Batch(NamedTuple):
     next_state: Tensor
     reward: Tensor
     not_done: Tensor
-
-
-def column_path(prefix: str | Path, column: str) -> Path:
-    """The file of one column: `buffers/Robust_Hopper-v4_0` -> `…/Robust_Hopper-v4_0_state.npy`."""
-    return Path(f"{prefix}_{column}.npy")
-
-
-def read_columns(prefix: str | Path, widths: dict[str, int]) -> dict[str, np.ndarray]:
-    """The named columns of a saved batch as memory maps, (N, width); (N,) is read as (N, 1).
-
-    Raises: InputError naming the file where one is missing, damaged, empty, of another width or
-    length, or holds no numbers.
-    """
-    paths = {name: column_path(prefix, name) for name in widths}
-    for path in paths.values():
-        if not path.exists():
-            raise InputError(f"{path} does not exist: the batch lacks a column; make it again")
-    arrays = {name: read_array(path) for name, path in paths.items()}
-    for name, array in arrays.items():
-        arrays[name] = array = array.reshape(-1, 1) if array.ndim == 1 else array
-        if array.ndim != 2 or array.shape[1] != widths[name]:
-            raise InputError(
-                f"{paths[name]} has shape {array.shape}, this environment needs "
-                f"(N, {widths[name]}): was it made for another environment?"
-            )
-    lengths = {name: len(array) for name, array in arrays.items()}
-    if len(set(lengths.values())) != 1:
-        described = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise InputError(f"{prefix}_*.npy differ in length ({described}); make the batch again")
-    if 0 in lengths.values():
-        raise InputError(f"{prefix}_*.npy are empty: a batch needs at least one transition")
-    return arrays
 
 
 def checked(
@@ -85,13 +54,15 @@ def checked(
     return column
 
 
-def in_place(path: Path, count: int, width: int, dtype: torch.dtype) -> Tensor | None:
+def in_place(
+    saved: SavedBatch, name: str, count: int, width: int, dtype: torch.dtype
+) -> Tensor | None:
     """The first `count` rows of a column over its file, not read; None if it must be converted.
 
     Runs side by side on one machine then have one copy of a batch, the system's. What is written to
     the rows stays in this process and does not reach the file (copy on write).
     """
-    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    array = saved.array(name, "c")
     if array.dtype != (np.float32 if dtype.is_floating_point else np.int64):
         return None
     if not (array.flags.c_contiguous and array.flags.aligned):
@@ -115,7 +86,8 @@ class ReplayBuffer:
     """A ring of the last `max_size` transitions, float32 tensors on the device.
 
     108 bytes a Hopper transition. Memory is touched only as it fills. `ptr` is the next row to be
-    written, `size` the number of rows held, `added` the number of transitions that came in.
+    written, `size` the number of rows held, `added` the number of transitions that came in;
+    `record` is what the json of a loaded batch says, with the batch's digest.
     """
 
     def __init__(
@@ -128,6 +100,7 @@ class ReplayBuffer:
     ) -> None:
         self.device = torch.device(device)
         self.max_size, self.size, self.ptr, self.added = max_size, 0, 0, 0
+        self.record: dict[str, Any] = {}
         widths = Batch(state_dim, action_dim, state_dim, 1, 1)  # type: ignore[arg-type]
         self._widths: dict[str, int] = widths._asdict()
         self._dtypes = dict.fromkeys(Batch._fields, torch.float32) | {"action": action_dtype}
@@ -216,28 +189,26 @@ class ReplayBuffer:
         prefix: str | Path,
         record: dict[str, Any] | None = None,
         simulator: np.ndarray | None = None,
+        permit: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Write the columns, oldest transition first, and `record` as json; all files or none.
 
         A column more, `episode`, holds the number of each transition's episode. `simulator`: exact
-        states of some rows (common/environment/simulator.py), saved beside them. Those of an older
-        batch of this name go.
+        states of some rows (common/environment/simulator.py), saved beside them. `record` is given
+        the batch's digest, with which `permit` is called before it is replaced.
 
         Raises: InputError where they cannot be written.
         """
         more = {"ptr": np.array(self.size % self.max_size), "episode": numbers_of(self.ends())}
         if simulator is not None:
             more["simulator"] = simulator
-        paths = [column_path(prefix, name) for name in (*Batch._fields, *more)]
-        with replacing(*paths, f"{prefix}.json") as [*temporaries, json_temporary]:
+        names, record = [*Batch._fields, *more], {} if record is None else record
+        with replacing_batch(prefix, names, record, permit) as temporaries:
             columns, others = temporaries[: -len(more)], temporaries[-len(more) :]
             for temporary, column in zip(columns, self._columns, strict=True):
                 write_rows(temporary, self._pieces(column), self.size)
             for temporary, array in zip(others, more.values(), strict=True):
                 write_array(temporary, array)
-            write_json(json_temporary, record or {})
-            if simulator is None:
-                column_path(prefix, "simulator").unlink(missing_ok=True)
 
     def _pieces(self, column: Tensor) -> Iterator[np.ndarray]:
         """The rows held, oldest first, a few at a time: no second copy of a column is in memory."""
@@ -257,36 +228,40 @@ class ReplayBuffer:
         of another length or width, holds NaN or infinity, or a `not_done` other than 0 and 1;
         where there is no memory for it.
         """
-        total = len(read_columns(prefix, self._widths)["state"])
+        with SavedBatch(prefix) as saved:
+            return self._load(saved, size)
+
+    def _load(self, saved: SavedBatch, size: int | None) -> int:
+        total = len(saved.columns(self._widths)["state"])
         kept = total if size is None else min(size, total)
-        oldest = self._saved_oldest(prefix, total)
+        oldest = self._saved_oldest(saved, total)
         rows = max(kept, self.max_size)
         as_it_lies = self.device.type == "cpu" and not oldest and rows == kept
         try:
             # Others than those held: a refused batch changes nothing.
             columns = Batch(
-                *(self._read(prefix, n, oldest, kept, rows, as_it_lies) for n in Batch._fields)
+                *(self._read(saved, n, oldest, kept, rows, as_it_lies) for n in Batch._fields)
             )
         except (MemoryError, RuntimeError) as error:  # numpy's, and torch's
             raise InputError(
-                f"no memory for the {kept:,} transitions of {prefix}_*.npy; --buffer_size takes "
-                "the first of them"
+                f"no memory for the {kept:,} transitions of {saved.prefix}_*.npy; --buffer_size "
+                "takes the first of them"
             ) from error
-        self._ended = self._saved_ends(prefix, total, oldest, kept, rows)
-        self._columns, self.max_size = columns, rows
+        self._ended = self._saved_ends(saved, total, oldest, kept, rows)
+        self._columns, self.max_size, self.record = columns, rows, saved.record
         self.size, self.ptr, self.added = kept, kept % rows, kept
         return total
 
     def _read(
-        self, prefix: str | Path, name: str, oldest: int, kept: int, rows: int, as_it_lies: bool
+        self, saved: SavedBatch, name: str, oldest: int, kept: int, rows: int, as_it_lies: bool
     ) -> Tensor:
         """A saved column's `kept` rows from row `oldest` on, checked, with room for `rows`."""
-        path, dtype, width = column_path(prefix, name), self._dtypes[name], self._widths[name]
-        shared = in_place(path, kept, width, dtype) if as_it_lies else None
+        path, dtype, width = column_path(saved.prefix, name), self._dtypes[name], self._widths[name]
+        shared = in_place(saved, name, kept, width, dtype) if as_it_lies else None
         column = self._empty_column(name, rows) if shared is None else shared
         for start in range(0, kept, PIECE):
-            # Opened anew: what was read through one map counts as memory until it is closed.
-            array = read_array(path)
+            # Mapped anew: what was read through one map counts as memory until it is closed.
+            array = saved.array(name)
             piece = checked(
                 path, array.reshape(len(array), -1), oldest + start, min(PIECE, kept - start), dtype
             )
@@ -296,28 +271,26 @@ class ReplayBuffer:
 
     @staticmethod
     def _saved_ends(
-        prefix: str | Path, total: int, oldest: int, kept: int, rows: int
+        saved: SavedBatch, total: int, oldest: int, kept: int, rows: int
     ) -> np.ndarray | None:
         """From the column `episode`, (rows,); None where the batch has none."""
-        path = column_path(prefix, "episode")
-        if not path.exists():
+        if "episode" not in saved:
             return None
-        numbers = read_array(path).reshape(-1)
+        numbers = saved.array("episode").reshape(-1)
         if len(numbers) != total or numbers.dtype.kind not in "iu":
             raise InputError(
-                f"{path} must hold {total:,} whole numbers, as many as transitions: delete it, "
-                "or make the batch again"
+                f"{column_path(saved.prefix, 'episode')} must hold {total:,} whole numbers, as "
+                "many as transitions: delete it, or make the batch again"
             )
         ended = np.zeros(rows, bool)
         ended[:kept] = ends_of(np.roll(numbers, -oldest) if oldest else numbers)[:kept]
         return ended
 
     @staticmethod
-    def _saved_oldest(prefix: str | Path, total: int) -> int:
-        path = column_path(prefix, "ptr")
-        if not path.exists():
+    def _saved_oldest(saved: SavedBatch, total: int) -> int:
+        if "ptr" not in saved:
             return 0
-        ptr = read_array(path)
+        path, ptr = column_path(saved.prefix, "ptr"), saved.array("ptr")
         if (
             ptr.size != 1
             or not np.issubdtype(ptr.dtype, np.integer)

@@ -13,11 +13,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from common.data.replay import ReplayBuffer, column_path
+from common.data.batch_files import SavedBatch, column_path
+from common.data.replay import ReplayBuffer
 from common.environment import rollout
 from common.environment.simulator import restore, simulator_state, state_from_observation
 from common.errors import InputError
-from common.files import read_array
 
 PAIRS = 100
 
@@ -118,11 +118,15 @@ def exact_states(prefix: Path, replay_buffer: ReplayBuffer, env: gym.Env) -> np.
     Raises: InputError where the file is damaged or of another batch.
     """
     path, own = column_path(prefix, "simulator"), simulator_state(env)
-    if own is None or not path.exists():
+    if own is None:
         return np.empty((0, 1))
-    kept = np.asarray(read_array(path))
+    with SavedBatch(prefix) as saved:
+        if "simulator" not in saved:
+            return np.empty((0, 1))
+        kept = np.asarray(saved.array("simulator"))
+        same = replay_buffer.record.get("digest", saved.record["digest"]) == saved.record["digest"]
     fits = kept.ndim == 2 and kept.shape[1] == 1 + len(own) and np.isfinite(kept).all()
-    if fits and (kept[:, 0] >= 0).all():
+    if same and fits and (kept[:, 0] >= 0).all():
         kept = kept[kept[:, 0] < replay_buffer.size]  # of the part that --buffer_size leaves
         rows = replay_buffer.rows(kept[:, 0].astype(np.int64)).state.cpu().numpy()
         restored = np.array([restore(env, state) for state in kept[:, 1:]]).reshape(rows.shape)
