@@ -113,8 +113,9 @@ class Claim:
         mean, low, high = difference(*samples)
         n = min(map(len, samples))
         found = verdict(n, low, high, self.above)
+        env = ", ".join([panel.env, *panel.batch.split(", ")[1:]])
         return Finding(
-            self.text, self.where, panel.env, measured, n, mean, low, high, found, panel, names,
+            self.text, self.where, env, measured, n, mean, low, high, found, panel, names,
             self.values,
         )  # fmt: skip
 
@@ -122,7 +123,9 @@ class Claim:
         """Whether a panel's batch is the claim's, of its variant."""
         runs = [run for some in panel.learners.values() for run in some]
         discrete = any("low_noise_p" in run.arguments for run in runs)
-        return panel.batch in self.batches and bool(runs) and discrete == self.discrete
+        # What follows the name tells batches of one name apart (plotting/panels.py).
+        name = panel.batch.split(", ")[0]
+        return name in self.batches and bool(runs) and discrete == self.discrete
 
 
 def curves(panel: Panel, learner: str) -> dict[str, list[Run]]:

@@ -159,10 +159,10 @@ class Submitted:
                 yield self.ray.get(ref)
             except Exception as error:  # the worker is gone, more often than it may be
                 reason = str(error).strip().splitlines()[-1]
-                yield Outcome(
-                    refs[ref], FAILED, why=f"{reason}: started as often as --retries says; the "
-                    "same command goes on"
-                )  # fmt: skip
+                ours = isinstance(error, self.ray.exceptions.RayTaskError)
+                if isinstance(error, Killed) or not ours:
+                    reason += ": started as often as --retries says; the same command goes on"
+                yield Outcome(refs[ref], FAILED, why=reason)
 
     def running(self, pending: list[str], stages: dict[str, Stage]) -> Iterator[Stage]:
         """Those of `pending` whose logs have grown since they were submitted."""

@@ -22,7 +22,9 @@ def breaks(state: np.ndarray, next_state: np.ndarray) -> np.ndarray:
 
 def numbers_of(ended: np.ndarray) -> np.ndarray:
     """The number of each row's episode, from 0; `ended` (N,): with this row -> (N, 1) int64."""
-    return np.append(0, np.cumsum(ended[:-1])).astype(np.int64)[:, None]
+    numbers = np.zeros((len(ended), 1), np.int64)
+    np.cumsum(ended[:-1], out=numbers[1:, 0])  # in place: no second copy is in memory
+    return numbers
 
 
 def ends_of(numbers: np.ndarray) -> np.ndarray:

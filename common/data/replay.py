@@ -315,8 +315,16 @@ class ReplayBuffer:
         terminal = self._in_order(self._columns.not_done)[:, 0] == 0
         if self._ended is not None:
             return terminal | np.roll(self._ended[: self.size], -self._oldest)
-        state, next_state = self._columns.state, self._columns.next_state
-        return terminal | breaks(self._in_order(state), self._in_order(next_state))
+        for start in range(0, self.size, PIECE):  # in pieces: no second copy is in memory
+            end = min(start + PIECE + 1, self.size)
+            row = torch.arange(start + self._oldest, end + self._oldest, device=self.device)
+            row %= self.max_size
+            state, following = (
+                column.index_select(0, row).cpu().numpy()
+                for column in (self._columns.state, self._columns.next_state)
+            )
+            terminal[start : end - 1] |= breaks(state, following)[:-1]
+        return terminal
 
     def _in_order(self, column: Tensor) -> np.ndarray:
         """A column's rows held, oldest first."""
