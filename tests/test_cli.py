@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Outcome, largest_file, load_variant, run_main, snapshot, without_digests
+from conftest import ROOT, Outcome, load_variant, run_main, snapshot, without_digests
 from toy_envs import Asymmetric
 
 from common.errors import run
@@ -758,17 +758,6 @@ def test_a_damaged_behavioural_model_is_refused(folder: Path) -> None:
 def test_another_algorithms_model_is_no_behavioural_policy(folder: Path) -> None:
     variant.BCQ.BCQ(2, 2, 1.0, "cpu").save(folder / "models" / "behavioral_ToyReach-v0_0.pt")
     refused(folder, toy(folder, "generate", "--overwrite"), "another algorithm than DDPG")
-
-
-@pytest.mark.parametrize("stage", ["train", "learn"])
-def test_where_the_model_cannot_be_written_there_is_no_model(stage: str, folder: Path) -> None:
-    for model in (folder / "models").iterdir():
-        model.unlink()
-    more = ["--overwrite", "--algorithm", "DDPG"]
-    with largest_file(16_000):
-        outcome = toy(folder, stage, *more)
-    refused(folder, outcome, "cannot write", ".pt", "free some space")
-    assert not list((folder / "models").iterdir())
 
 
 def test_an_output_folder_that_is_no_folder_is_refused(tmp_path: Path) -> None:

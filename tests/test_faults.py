@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import Outcome, largest_file, load_variant
+from conftest import Outcome, largest_file, load_variant, snapshot
 from gymnasium import spaces
 from kills import differing
 from test_cli import done, folder, made, model, record, refused, toy  # noqa: F401
@@ -93,36 +93,51 @@ def test_any_one_file_of_a_batch_guards_it(folder: Path) -> None:  # noqa: F811
         refused(folder, toy(folder, "generate"), kept.name, "--overwrite")
 
 
-def test_where_the_model_cannot_be_written_the_former_run_stays_whole(folder: Path) -> None:  # noqa: F811
+def test_where_the_checkpoint_cannot_be_written_the_former_run_stays_whole(folder: Path) -> None:  # noqa: F811
     done(toy(folder, "learn", "--algorithm", "DDPG"))
-    paths = [
-        folder / "results" / "DDPG_Robust_ToyReach-v0_0.npy",
-        folder / "results" / "DDPG_Robust_ToyReach-v0_0.json",
-        folder / "models" / "DDPG_Robust_ToyReach-v0_0.pt",
-    ]
-    before = [path.read_bytes() for path in paths]
+    before = snapshot(folder)
     with largest_file(100_000):
         outcome = toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
     # The checkpoint, which holds as much as the model, is written before it.
     refused(folder, outcome, "cannot write", "DDPG_Robust_ToyReach-v0_0/state.pt:")
-    assert [path.read_bytes() for path in paths] == before
+    assert snapshot(folder) == before
 
 
-def test_where_the_record_cannot_be_written_the_former_model_stays(
+def half_written(path: Path, *_: Any) -> None:
+    """What a full disk leaves of a file."""
+    path.write_bytes(b"the first half")
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("writer", ["write_array", "write_json", "write_state"])
+@pytest.mark.parametrize("stage", ["train", "learn"])
+def test_where_a_file_of_a_run_cannot_be_written_the_former_run_stays_whole(
+    stage: str,
+    writer: str,
     folder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done(toy(folder, "learn", "--algorithm", "DDPG"))
-    model_file = folder / "models" / "DDPG_Robust_ToyReach-v0_0.pt"
-    before = model_file.read_bytes()
+    if stage == "learn":
+        done(toy(folder, "learn", "--algorithm", "DDPG"))
+    before = snapshot(folder)
+    monkeypatch.setattr(f"common.run.record.{writer}", half_written)
+    outcome = toy(folder, stage, "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
+    refused(folder, outcome, "cannot write", "No space left on device", "free some space")
+    shutil.rmtree(folder / "checkpoints")
+    assert snapshot(folder) == before
 
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("common.run.record.write_json", full)
-    outcome = toy(folder, "learn", "--algorithm", "DDPG", "--overwrite", "--discount", "0.5")
-    refused(folder, outcome, "cannot write", "No space left on device")
-    assert model_file.read_bytes() == before
+@pytest.mark.parametrize("stage", ["train", "learn"])
+def test_where_the_model_cannot_be_written_there_is_no_model(
+    stage: str,
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for path in (folder / "models").iterdir():
+        path.unlink()
+    monkeypatch.setattr("common.run.record.write_state", half_written)
+    refused(folder, toy(folder, stage, "--algorithm", "DDPG", "--overwrite"), "cannot write", ".pt")
+    assert not list((folder / "models").iterdir())
 
 
 def test_the_final_buffer_is_saved_also_where_stage_1_ends_early(

@@ -124,10 +124,9 @@ def stopped_and_finished(
     return done(run(main, folder, *argv))
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("case", CASES)
 def test_ctrl_c_and_sigterm_save_and_end_with_their_status(
-    case: str, signum: int, status: int, made: Path, tmp_path: Path, monkeypatch: Any
+    case: str, made: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     main, argv = CASES[case]
     if "learn" in case:
@@ -137,16 +136,17 @@ def test_ctrl_c_and_sigterm_save_and_end_with_their_status(
         if "train" not in case:
             shutil.copytree(made, folder)
     done(run(main, folders[0], *argv))
-    with monkeypatch.context() as patched:
-        stopping(patched, 2, signum)
-        outcome = run(main, folders[1], *argv)
-    assert outcome.status == status
-    assert outcome.err.endswith(
-        "stopped: what was saved so far is kept, the same command goes on\n"
-    )
-    assert [path.name for path in (folders[1] / "checkpoints").glob("*/state.pt")] == ["state.pt"]
+    for signum, status in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+        with monkeypatch.context() as patched:
+            stopping(patched, 2, signum)
+            outcome = run(main, folders[1], *argv)
+        assert outcome.status == status
+        assert outcome.err.endswith(
+            "stopped: what was saved so far is kept, the same command goes on\n"
+        )
+        [state] = (folders[1] / "checkpoints").glob("*/state.pt")
     assert "goes on where it stopped" in done(run(main, folders[1], *argv)).out
-    assert differing(*folders) == []
+    assert differing(*folders) == [] and not state.exists()
 
 
 def test_a_signal_while_evaluating_stops_at_once(made: Path, tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_remedy(unfinished: Path) -> No
     done(run(CONTINUOUS, unfinished, *ARGV))
 
 
-@pytest.mark.parametrize("spoil", ["damage", "delete"])
+@pytest.mark.parametrize("spoil", ["damage", "delete", "exchange"])
 def test_a_damaged_file_of_the_buffer_is_refused(
     spoil: str, made: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -331,8 +331,11 @@ def test_a_damaged_file_of_the_buffer_is_refused(
     [path] = (folder / "checkpoints").glob("*/rows_*.pt")
     if spoil == "damage":
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-    else:
+    elif spoil == "delete":
         path.unlink()
+    else:  # by a whole one: of another run, say
+        rows = read_sealed(path)
+        write_sealed(path, rows | {"reward": rows["reward"] + 1})
     refused(folder, path.name, "--overwrite", argv=argv)
 
 
