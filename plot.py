@@ -2,7 +2,7 @@
 
     python plot.py results/*.npy
     python plot.py --figure values results/*.npy
-    python plot.py --figure tradeoff sweep/*/results/*.npy
+    python plot.py --figure tradeoff sweep/phi*/results/*.npy
 
 `batches` is the paper's figure, environments × batches: every learner's returns, those of the
 behavioural agent, and the batch's average as a line. `values` are the critics' estimates with the

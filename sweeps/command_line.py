@@ -167,9 +167,9 @@ def sweep(args: argparse.Namespace) -> None:
             serial.run(stages, board, args.threads)
         elif len(board.outcomes) < len(stages.stages) or stages.choices:
             on_a_cluster(args, stages, board, workers)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         board.close()
-        raise
+        raise stop if isinstance(stop, Stopped) else Stopped(signal.SIGINT) from None
     if board.close():
         sys.exit(1)
 
