@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toy_envs  # noqa: F401 (registers)
-from conftest import Outcome, load_variant, run_main, snapshot, without_digests
+from conftest import Outcome, largest_file, load_variant, run_main, snapshot, without_digests
 from kills import differing, ended, forked, killed_and_finished, reference
 
 from common.environment import doors
@@ -95,7 +95,36 @@ def test_two_hundred_kills(case: str, seed: int, made: Path, tmp_path: Path) -> 
     assert killed(case, made, tmp_path, kills=7, seed=1 + seed) >= 7  # 6 cases · 5 · 7 = 210
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_killed_after_its_first_results_goes_on_however_rarely_it_is_saved(
+    case: str, made: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    main, argv = CASES[case]
+    argv = [*argv, "--checkpoint_minutes", "1e6", *(["--buffer_name", "Made"] * ("learn" in case))]
+    folders = [tmp_path / "whole", tmp_path / "killed"]
+    for folder in folders:
+        if "train" not in case:
+            shutil.copytree(made, folder)
+    done(run(main, folders[0], *argv))
+    with monkeypatch.context() as patched:
+
+        def die(*_: Any) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        patched.setattr("common.run.record.Recorder._show", die)
+        process = forked(main, [*SMALL, *argv, "--output_dir", str(folders[1])])
+        assert ended(process) == -signal.SIGKILL
+    done(run(main, folders[1], *argv))
+    assert differing(*folders) == []
+
+
 # --- signals
+
+
+def progress(state: Path) -> int:
+    """Steps, or iterations, that a checkpoint goes on from."""
+    parts = read_sealed(state)["parts"]
+    return parts["course"]["done"] if "course" in parts else parts["played"]["timesteps"]
 
 
 def stopping(monkeypatch: pytest.MonkeyPatch, at: int, signum: int = signal.SIGTERM) -> None:
@@ -136,6 +165,7 @@ def test_ctrl_c_and_sigterm_save_and_end_with_their_status(
         if "train" not in case:
             shutil.copytree(made, folder)
     done(run(main, folders[0], *argv))
+    before = 0
     for signum, status in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
         with monkeypatch.context() as patched:
             stopping(patched, 2, signum)
@@ -145,6 +175,8 @@ def test_ctrl_c_and_sigterm_save_and_end_with_their_status(
             "stopped: what was saved so far is kept, the same command goes on\n"
         )
         [state] = (folders[1] / "checkpoints").glob("*/state.pt")
+        assert progress(state) > before  # nothing that was done until then is lost
+        before = progress(state)
     assert "goes on where it stopped" in done(run(main, folders[1], *argv)).out
     assert differing(*folders) == [] and not state.exists()
 
@@ -160,6 +192,7 @@ def test_a_signal_while_evaluating_stops_at_once(made: Path, tmp_path: Path) -> 
 
         patched.setattr("common.environment.rollout.evaluate", evaluate)
         assert run(CONTINUOUS, folder, *argv).status == 143
+    assert progress(folder / "checkpoints" / NAME / "state.pt") == 13  # the first evaluation's
     done(run(CONTINUOUS, folder, *argv))
     assert np.load(folder / "results" / "DDPG_Made_ToyReach-v0_0.npy").shape == (3,)
 
@@ -337,6 +370,30 @@ def test_a_damaged_file_of_the_buffer_is_refused(
         rows = read_sealed(path)
         write_sealed(path, rows | {"reward": rows["reward"] + 1})
     refused(folder, path.name, "--overwrite", argv=argv)
+
+
+def test_a_checkpoints_folder_holds_what_it_names_and_nothing_else(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    folder = tmp_path / "checkpoints" / "behavioral_ToyReach-v0_0"
+    folder.mkdir(parents=True)
+    (folder / ".state.pt.1.tmp").touch()
+    stopping(monkeypatch, 14)  # of 140 steps the buffer holds 90
+    assert run(CONTINUOUS, tmp_path, *TOY, *TRAIN, *OFTEN).status == 143
+    named = [name for name, *_ in read_sealed(folder / "state.pt")["parts"]["rows"]["files"]]
+    assert {path.name for path in folder.iterdir()} == {"state.pt", *named}
+    assert 9 <= len(named) < 14
+
+
+def test_where_the_next_checkpoint_cannot_be_written_the_former_one_goes_on(
+    unfinished: Path,
+) -> None:
+    path = unfinished / "checkpoints" / NAME / "state.pt"
+    before = path.read_bytes()
+    with largest_file(len(before) // 2):
+        refused(unfinished, "cannot write", path.name, "free some space")
+    assert path.read_bytes() == before
+    done(run(CONTINUOUS, unfinished, *ARGV))
 
 
 def test_a_checkpoint_of_another_code_is_refused(unfinished: Path) -> None:
