@@ -336,6 +336,23 @@ def test_another_batch_under_the_same_name_is_refused(unfinished: Path) -> None:
     refused(unfinished, "the batch is not the one", "--overwrite")
 
 
+def test_another_batch_under_the_same_name_is_refused_where_actions_are_discrete(
+    made: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "out")
+    argv = [*CARTPOLE, *LEARN, "--buffer_name", "Made"]
+    with monkeypatch.context() as patched:
+        stopping(patched, 2)
+        assert run(DISCRETE, folder, *argv).status == 143
+    prefix = folder / "buffers" / "Made_CartPole-v1_0"
+    reward = np.load(f"{prefix}_reward.npy")
+    reward[1] += 1
+    np.save(f"{prefix}_reward.npy", reward)
+    without_digests(prefix)
+    outcome = run(DISCRETE, folder, *argv)
+    assert outcome.status == 1 and "the batch is not the one" in outcome.err
+
+
 def test_results_without_a_checkpoint_are_refused(unfinished: Path) -> None:
     (unfinished / "results" / f"{NAME}.npy").touch()
     shutil.rmtree(unfinished / "checkpoints")
