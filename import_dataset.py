@@ -30,12 +30,15 @@ from common.data.batch_files import column_path
 from common.data.replay import ReplayBuffer
 from common.environment.making import MUJOCO, announce_current_id, current_id
 from common.environment.scores import normalized_score
-from common.files import ROOT, Folders, read_json, refuse_existing
+from common.files import ROOT, Folders, read_json
+from common.resume.ownership import Ownership
 from common.run.record import provenance, require_env
 from datasets import batch, d4rl, dqn_replay, minari_sets, tables
 from datasets.inference import THE_DATA, UNDESCRIBED, Given, infer
 from datasets.rows import Transitions
 from datasets.task import Task, base_and_version, task_of
+
+IMPORT = "import"  # what a batch's owner is called that has no run to go on with
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -247,13 +250,14 @@ def import_data(args: argparse.Namespace) -> None:
         return
     source, task, described = open_source(args)
     folders = Folders(args.output_dir, args.env, args.seed)
-    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     prefix = folders.buffer(args.buffer_name)
     record = batch_record(args, source.origin)
     if described is not None:
         record["task"] = described
-    summary = batch.write(prefix, source, task, args.clip_actions, args.drop_bad_rows, record)
-    folders.forget_performance(args.buffer_name)
+    with Ownership(folders, args.buffer_name, IMPORT, args.overwrite) as owner:
+        summary = batch.write(
+            prefix, source, task, args.clip_actions, args.drop_bad_rows, record, owner.permit
+        )
     report(source.what, summary, task, source.notes)
     variant = "continuous_BCQ" if task.num_actions is None else "discrete_BCQ"
     saved(args, prefix, variant)
@@ -269,10 +273,10 @@ def import_frames(args: argparse.Namespace) -> None:
         raise InputError(f"--env {args.env} is no Atari game, which --dqn_replay holds")
     replay = dqn_replay.read(args.dqn_replay, args.shards, task)
     folders = Folders(args.output_dir, args.env, args.seed)
-    refuse_existing(folders.batch_files(args.buffer_name), args.overwrite)
     prefix = folders.buffer(args.buffer_name)
-    summary = dqn_replay.write(prefix, replay, batch_record(args, replay.origin))
-    folders.forget_performance(args.buffer_name)
+    with Ownership(folders, args.buffer_name, IMPORT, args.overwrite) as owner:
+        record = batch_record(args, replay.origin)
+        summary = dqn_replay.write(prefix, replay, record, owner.permit)
     report(replay.what, summary, task, replay.notes)
     saved(args, prefix, "discrete_BCQ")
 

@@ -200,6 +200,10 @@ class Folders:
         """The folder of what an unfinished run needs to go on."""
         return self.root / "checkpoints" / self._name(label)
 
+    def batch_claim(self, buffer_name: str) -> Path:
+        """The folder that says which run makes a batch."""
+        return self.checkpoint(f"batch_{buffer_name}")
+
     def leftovers(self, label: str, buffer_name: str | None) -> list[Path]:
         """Temporary files that killed processes left of a run, and of the batch that it makes."""
         name = re.escape(self._name(label))

@@ -163,8 +163,8 @@ def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]
 
 def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 1: DDPG online, one update a step from `start_timesteps` on; saves the policy."""
-    stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
-    checkpoint.claim("behavioral", [*folders.run_files("behavioral"), *stale])
+    batch = args.buffer_name if args.save_buffer else None
+    checkpoint.claim("behavioral", folders.run_files("behavioral"), batch)
 
     env = make_env(args.env)
     agent = make_agent(args, env)
@@ -187,7 +187,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     def save_batch(episodes: list[rollout.Episode]) -> None:
         record = batch_record(args, model, episodes, replay_buffer)
         states = snapshots.rows(replay_buffer)
-        replay_buffer.save(folders.buffer(args.buffer_name), record, states)
+        replay_buffer.save(folders.buffer(args.buffer_name), record, states, checkpoint.permit)
 
     checkpoint.hold(noisy=noisy, snapshots=snapshots)
     learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint)
@@ -198,7 +198,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     label = f"buffer_performance_{args.buffer_name}"
-    checkpoint.claim(label, folders.batch_files(args.buffer_name))
+    checkpoint.claim(label, [], args.buffer_name)
     env = make_env(args.env)
     model = stages.behavioural_policy(args)
     agent = make_agent(args, env)
@@ -220,7 +220,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
         env, act, replay_buffer, args.max_timesteps, args.seed, checkpoint=checkpoint
     )
     record = batch_record(args, model, episodes, replay_buffer)
-    replay_buffer.save(prefix, record, snapshots.rows(replay_buffer))
+    replay_buffer.save(prefix, record, snapshots.rows(replay_buffer), checkpoint.permit)
     recorder.add(args.max_timesteps, evaluator(agent, args)(), {})
     recorder.finish(batch=record)
 

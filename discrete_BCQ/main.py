@@ -197,8 +197,8 @@ def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[]
 
 def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 1: DQN online, one update every `train_freq` steps; saves the policy."""
-    stale = folders.batch_files(args.buffer_name) if args.save_buffer else []
-    checkpoint.claim("behavioral", [*folders.run_files("behavioral"), *stale])
+    batch = args.buffer_name if args.save_buffer else None
+    checkpoint.claim("behavioral", folders.run_files("behavioral"), batch)
 
     env = make_env(args.env)
     resolve_by_kind(args, env)
@@ -220,7 +220,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
 
     def save_batch(episodes: list[rollout.Episode]) -> None:
         record = batch_record(args, model, episodes, replay_buffer)
-        replay_buffer.save(folders.buffer(args.buffer_name), record)
+        replay_buffer.save(folders.buffer(args.buffer_name), record, permit=checkpoint.permit)
 
     checkpoint.hold(noisy=noisy)
     learn_online(
@@ -234,7 +234,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     label = f"buffer_performance_{args.buffer_name}"
-    checkpoint.claim(label, folders.batch_files(args.buffer_name))
+    checkpoint.claim(label, [], args.buffer_name)
     env = make_env(args.env)
     resolve_by_kind(args, env)
     model = stages.behavioural_policy(args)
@@ -259,7 +259,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
         env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode, checkpoint
     )
     record = batch_record(args, model, episodes, replay_buffer)
-    replay_buffer.save(prefix, record)
+    replay_buffer.save(prefix, record, permit=checkpoint.permit)
     recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
     recorder.finish(batch=record)
 

@@ -19,12 +19,10 @@ from common.arguments import INCIDENTAL
 from common.errors import InputError, Stopped
 from common.files import Folders, refuse_existing
 from common.printing import tell
-from common.resume.lock import Lock
-from common.resume.parts import Generators, Part, Rows
+from common.resume.lock import LOCK, Lock
+from common.resume.ownership import STATE, Ownership
+from common.resume.parts import Generators, Part, Rows, Writer
 from common.saving import read_sealed, write_sealed
-
-STATE, LOCK = "state.pt", "lock"
-
 
 HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
 PATIENCE = 5.0  # seconds that a checkpoint waits for the end of an episode
@@ -66,17 +64,20 @@ class Checkpoint:
         self.folder: Path | None = None
         self.parts: dict[str, Part] = {}
         self._lock: Lock | None = None
+        self._batch: Ownership | None = None
         self._found: dict[str, Any] | None = None
         self._saved = 0.0
         self._patient, self._asked = False, 0  # whether signals wait, and the one that does
         self._heard = 0.0  # when it came
         self._handlers: dict[int, Any] = {}
 
-    def claim(self, label: str, files: list[Path]) -> None:
+    def claim(self, label: str, files: list[Path], batch: str | None = None) -> None:
         """Take the name of a run that makes `files`, and look for what an unfinished one left.
 
+        `batch`: the name of the batch that it makes, which is taken with it.
+
         Raises: InputError where another process has it, where its checkpoint is damaged, and where
-        one of `files` exists and there is none; --overwrite begins anew.
+        one of `files` exists and there is none; --overwrite begins anew. As `Ownership` does.
         """
         assert self.args is not None and self.folders is not None
         folder = self.folders.checkpoint(label)
@@ -89,10 +90,31 @@ class Checkpoint:
         elif not self.args.overwrite:
             with _remedied(folder / STATE):
                 self._found = read_sealed(folder / STATE)
+        if batch is not None:
+            goes_on = self._found is not None
+            self._batch = Ownership(self.folders, batch, folder.name, self.args.overwrite, goes_on)
+
+    def permit(self, digest: str) -> None:
+        """As a batch is about to be replaced. Raises: InputError where it is not this run's."""
+        if self._batch is not None:
+            self._batch.permit(digest)
+
+    def keep(self) -> None:
+        """As files of the run are about to be replaced.
+
+        Raises: InputError where someone has deleted the lock and another process has taken it.
+        """
+        if self._lock is not None:
+            self._lock.keep()
+        if self._batch is not None:
+            self._batch.keep()
 
     def hold(self, **parts: Part) -> None:
-        """Name what belongs to the run's state."""
+        """Name what belongs to the run's state; what writes files of its own asks first."""
         self.parts |= parts
+        for part in parts.values():
+            if isinstance(part, Writer):
+                part.permit = self.keep
 
     def resume(self) -> None:
         """Put every part back to where the run stopped, or save them where it begins.
@@ -137,6 +159,7 @@ class Checkpoint:
         """Write every part. Raises: InputError where that fails; the former state then stays."""
         if self.folder is None:
             return
+        self.keep()
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         write_sealed(self.folder / STATE, {"arguments": self._arguments(), "parts": parts})
         buffers = [part for part in self.parts.values() if isinstance(part, Rows)]
@@ -217,8 +240,10 @@ class Checkpoint:
             signal.signal(one, handler)
         if self.folder is None or self._lock is None:
             return
-        if kind is None or not (self.folder / STATE).exists():
+        if self._lock.ours and (kind is None or not (self.folder / STATE).exists()):
             self._clean(set())
+        if self._batch is not None:
+            self._batch.release(finished=not (self.folder / STATE).exists())
         self._lock.release()
         for folder in (self.folder, self.folder.parent):
             with suppress(OSError):  # it holds a state, or other runs

@@ -13,6 +13,9 @@ except ImportError:  # Windows; there two processes are not told apart
     fcntl = None  # type: ignore[assignment]
 
 
+LOCK = "lock"  # its name in a folder below checkpoints/
+
+
 class Lock:
     """Held from its making to `release` or the end of the process, however that ends.
 
@@ -23,8 +26,12 @@ class Lock:
     def __init__(self, path: Path) -> None:
         """Raises: InputError where another process holds it, or where it cannot be written."""
         self.path = path
+        self._file = self._acquire()
+
+    def _acquire(self) -> int:
+        path = self.path
         try:
-            self._file = self._take()
+            return self._take()
         except BlockingIOError:
             owner = "another process"
             with suppress(OSError):  # it has just ended
@@ -71,8 +78,26 @@ class Lock:
             except OSError:
                 pass  # a file system without locks: better to run unguarded than not at all
 
+    @property
+    def ours(self) -> bool:
+        """Whether the file is still the one that is held, and not deleted or another's."""
+        try:
+            return os.fstat(self._file).st_ino == self.path.stat().st_ino
+        except OSError:
+            return False
+
+    def keep(self) -> None:
+        """Take it again where someone has deleted the file, with its folder.
+
+        Raises: InputError where another process was faster.
+        """
+        if not self.ours:
+            former, self._file = self._file, self._acquire()
+            os.close(former)
+
     def release(self) -> None:
         """Give it back, and remove the file."""
-        with suppress(OSError):
-            self.path.unlink()
+        if self.ours:
+            with suppress(OSError):
+                self.path.unlink()
         os.close(self._file)

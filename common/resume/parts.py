@@ -1,8 +1,9 @@
 """What a checkpoint is made of beside agents and records, each with its state_dict."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,6 +23,13 @@ class Part(Protocol):
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Put such a state back."""
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """A part that writes files of its own, and calls `permit` before it does."""
+
+    permit: Callable[[], None]
 
 
 class Generators:

@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ class Recorder:
     ) -> None:
         """`more` is what the record should say besides."""
         self.path, self.model = path, model
+        self.permit: Callable[[], None] = lambda: None  # called before files are replaced
         self.record: dict[str, Any] = provenance(args) | {
             **more,
             "finished": False,
@@ -196,6 +198,7 @@ class Recorder:
             paths.append(self.model)
             if means.argmax() == len(means) - 1:
                 paths.append(best_path(self.model))
+        self.permit()
         with replacing(*paths) as temporaries:
             *written, record = temporaries[: len(arrays) + 1]
             for temporary, array in zip(written, arrays.values(), strict=True):
