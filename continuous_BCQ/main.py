@@ -39,7 +39,7 @@ from common.run import flags, playing, stages
 from common.run.collecting import collect
 from common.run.offline import learn
 from common.run.online import learn_online
-from common.run.record import Recorder, batch_record, require_env
+from common.run.record import Recorder, announce_part, batch_record, require_env
 from common.run.stages import require_made, show_settings
 from common.run.true_values import ValueEstimates
 from DDPG import DDPG
@@ -185,7 +185,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
         return noisy(state, uniform=timestep < args.start_timesteps)
 
     def save_batch(episodes: list[rollout.Episode]) -> None:
-        record = batch_record(args, model, episodes, replay_buffer)
+        record = batch_record(args, model, episodes, replay_buffer, recorder)
         states = snapshots.rows(replay_buffer)
         replay_buffer.save(folders.buffer(args.buffer_name), record, states, checkpoint.permit)
 
@@ -219,7 +219,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     episodes = collect(
         env, act, replay_buffer, args.max_timesteps, args.seed, checkpoint=checkpoint
     )
-    record = batch_record(args, model, episodes, replay_buffer)
+    record = batch_record(args, model, episodes, replay_buffer, recorder)
     replay_buffer.save(prefix, record, snapshots.rows(replay_buffer), checkpoint.permit)
     recorder.add(args.max_timesteps, evaluator(agent, args)(), {})
     recorder.finish(batch=record)
@@ -280,6 +280,7 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
 def batch_in_use(replay_buffer: ReplayBuffer) -> dict[str, Any]:
     """The batch's record, its digest alone where it has none; of a part, with its episodes."""
     record = dict(replay_buffer.record)
+    announce_part(record)
     if record.get("transitions", replay_buffer.size) != replay_buffer.size:
         returns = replay_buffer.episode_returns()
         mean = float(np.mean(returns)) if returns else None

@@ -37,7 +37,7 @@ from common.run import flags, playing, stages
 from common.run.collecting import collect
 from common.run.offline import learn
 from common.run.online import learn_online
-from common.run.record import Recorder, batch_record, require_env
+from common.run.record import Recorder, announce_part, batch_record, require_env
 from common.run.stages import require_made, show_settings
 from DQN import DQN
 from utils import Buffer, dimensions, is_atari, make_buffer, make_env
@@ -219,7 +219,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
         return noisy(state, 1.0 if uniform else epsilon(agent.updates, args))
 
     def save_batch(episodes: list[rollout.Episode]) -> None:
-        record = batch_record(args, model, episodes, replay_buffer)
+        record = batch_record(args, model, episodes, replay_buffer, recorder)
         replay_buffer.save(folders.buffer(args.buffer_name), record, permit=checkpoint.permit)
 
     checkpoint.hold(noisy=noisy)
@@ -258,7 +258,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     episodes = collect(
         env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode, checkpoint
     )
-    record = batch_record(args, model, episodes, replay_buffer)
+    record = batch_record(args, model, episodes, replay_buffer, recorder)
     replay_buffer.save(prefix, record, permit=checkpoint.permit)
     recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
     recorder.finish(batch=record)
@@ -298,6 +298,7 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
 def batch_in_use(replay_buffer: Buffer) -> dict[str, Any]:
     """The batch's record, its digest alone where it has none; a part's episodes are unknown."""
     record = dict(replay_buffer.record)
+    announce_part(record)
     if record.get("transitions", replay_buffer.size) != replay_buffer.size:
         unknown = {"episodes": None, "mean_return": None}
         record |= {"transitions": replay_buffer.size} | unknown

@@ -92,7 +92,7 @@ def comparable(folder: Path) -> dict[str, Any]:
     for name in content:
         if name.endswith(".json"):
             record = json.loads(content[name])
-            for changing in ("seconds", "commit"):
+            for changing in ("seconds", "commit", "source", "code_changes"):
                 record.pop(changing, None)
             content[name] = json.dumps(record)  # with the order of its keys
     return content

@@ -1,6 +1,7 @@
 """Around stopping: nothing printed decides what is saved, and the message tells the truth."""
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ from test_resume import (  # noqa: F401
 from common import errors
 from common.errors import going_on
 from common.resume import checkpoint as checkpoint_module
+from common.run import record as record_module
 
 # --- streams that fail
 
@@ -209,6 +211,78 @@ def test_the_command_that_goes_on_is_named(
         going_on(["main.py", "--env", "a b", "--overwrite"]) == "python main.py --env 'a b' goes on"
     )
     assert going_on(["main.py", "--overwrite_not"]) == "the same command goes on"
+
+
+OTHER_CODE = {"versions": {"torch": "0.0"}, "commit": "b-dirty", "source": "2"}
+
+
+@pytest.mark.parametrize("stage", [TRAIN, GENERATE, ARGV])
+def test_other_code_that_goes_on_is_said_and_recorded_with_its_first_step(
+    stage: list[str],
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "out" if stage is TRAIN else shutil.copytree(made, tmp_path / "out")
+    first = {"versions": {"torch": "0.0"}, "commit": "a", "source": "1"}
+    argv, changes = [*TOY, *stage], []
+    for at, code in [(2, first), (2, first), (1, OTHER_CODE)]:
+        with monkeypatch.context() as patched:
+            patched.setattr("common.run.record.code", lambda code=code: dict(code))
+            stopping(patched, at)
+            outcome = run(CONTINUOUS, folder, *argv)
+            assert outcome.status == 143
+            changes.append("commit b-dirty, not a" in outcome.out)
+    assert changes == [False, False, True]
+    monkeypatch.setattr(
+        "common.run.record.code", lambda: OTHER_CODE | {"versions": {"torch": "1.0"}}
+    )
+    assert "torch 1.0, not 0.0" in done(run(CONTINUOUS, folder, *argv)).out
+    names = {
+        0: "results/behavioral",
+        1: "results/buffer_performance_Robust",
+        2: "results/DDPG_Made",
+    }
+    name = names[[TRAIN, GENERATE, ARGV].index(stage)]
+    records = [json.loads((folder / f"{name}_ToyReach-v0_0.json").read_text())]
+    if stage is not ARGV:
+        records.append(json.loads((folder / "buffers/Robust_ToyReach-v0_0.json").read_text()))
+    for record in records:
+        assert record["commit"] == "a" and record["versions"] == {"torch": "0.0"}
+        one, other = record["code_changes"]
+        assert 0 < one["step"] <= other["step"]
+        assert (one["commit"], one["source"], other["versions"]) == (
+            "b-dirty",
+            "2",
+            {"torch": "1.0"},
+        )
+    if stage is not ARGV:
+        assert records[1]["finished"] is True
+
+
+def test_a_change_of_any_source_file_is_a_change_of_code() -> None:
+    known = record_module.code()
+    assert record_module.code_differences(known, known) == []
+    assert record_module.code_differences(known | {"source": "x"}, known)
+    older = {key: known[key] for key in ("versions", "commit")}
+    assert record_module.code_differences(older, known) == []
+    named = {path for pattern in record_module.SOURCES for path in ROOT.glob(pattern)}
+    assert {ROOT / "common/agent.py", ROOT / "common/run/record.py"} <= named
+    assert {ROOT / "continuous_BCQ/BCQ.py", ROOT / "discrete_BCQ/main.py"} <= named
+
+
+def test_the_batch_of_a_stopped_stage_1_says_that_it_is_a_part(
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        stopping(patched, 3)
+        assert run(CONTINUOUS, tmp_path, *TOY, *TRAIN).status == 143
+    batch = json.loads((tmp_path / "buffers/Robust_ToyReach-v0_0.json").read_text())
+    assert batch["finished"] is False and 0 < batch["transitions"] < 90
+    out = done(run(CONTINUOUS, tmp_path, *TOY, "--max_timesteps", "2", "--algorithm", "BC")).out
+    assert f"of an unfinished run: {batch['transitions']} transitions so far" in out
 
 
 def test_the_quickstart_goes_on_at_the_stage_where_it_was_stopped(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from common.files import Folders, refuse_existing
 from common.printing import tell
 from common.resume.lock import LOCK, Lock
 from common.resume.ownership import STATE, Ownership
-from common.resume.parts import Generators, Part, Rows, Writer
+from common.resume.parts import Counting, Generators, Part, Rows, Writer
 from common.saving import read_sealed, write_sealed
 
 HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
@@ -132,6 +132,10 @@ class Checkpoint:
             for name, part in self.parts.items():
                 part.load_state_dict(self._found["parts"][name])
         print(f"goes on where it stopped, from {self.folder / STATE}")
+        steps = [part.done for part in self.parts.values() if isinstance(part, Counting)]
+        for part in self.parts.values():
+            if isinstance(part, Writer):
+                part.went_on(max(steps, default=0))
         self._found, self._saved = None, time.monotonic()
 
     def _arguments(self) -> dict[str, Any]:

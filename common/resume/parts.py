@@ -27,9 +27,21 @@ class Part(Protocol):
 
 @runtime_checkable
 class Writer(Protocol):
-    """A part that writes files of its own, and calls `permit` before it does."""
+    """A part that writes files of its own: it calls `permit` before, and is told of stops."""
 
     permit: Callable[[], None]
+
+    def went_on(self, step: int) -> None:
+        """The run was stopped, and goes on after so many steps."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A part that counts the steps of the run."""
+
+    @property
+    def done(self) -> int:
+        """Steps so far."""
 
 
 class Generators:

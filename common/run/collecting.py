@@ -44,6 +44,11 @@ class Progress:
         self.timesteps = 0
         self.episodes: list[Episode] = []
 
+    @property
+    def done(self) -> int:
+        """As in every stage: steps so far."""
+        return self.timesteps
+
     def add(self, step: Step) -> None:
         """Count one step."""
         self.timesteps = step.timestep + 1

@@ -1,6 +1,7 @@
 """What a run leaves: evaluations as .npy, and all about them as json, after each evaluation."""
 
 import argparse
+import hashlib
 import platform
 import shutil
 import subprocess
@@ -18,26 +19,50 @@ from common.errors import InputError
 from common.files import ROOT, best_path, read_json, replacing, values_path, write_array, write_json
 from common.saving import write_state
 
+SOURCES = ("common/**/*.py", "datasets/*.py", "*_BCQ/*.py")
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
-    """What made a file: the arguments, package versions and the code's commit."""
+    """What made a file: the arguments, and the code."""
     arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
     for place in ("output_dir", "buffer_dir"):  # where files lie does not change what a run is
         arguments.pop(place, None)
+    return {"arguments": arguments} | code()
+
+
+def code() -> dict[str, Any]:
+    """Package versions, the code's commit, and a sha256 of its files: -dirty may be any of many."""
+    source = hashlib.sha256()
+    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
+        source.update(path.name.encode() + b"\n" + path.read_bytes())
     return {
-        "arguments": arguments,
         "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
         "commit": _commit(),
+        "source": source.hexdigest(),
     }
 
 
+def code_differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """What differs in two results of `code`; what one of them lacks does not."""
+    facts = [known | known.get("versions", {}) for known in (one, other)]
+    keys = [key for key in facts[0] if key in facts[1] and key != "versions"]
+    differing = [key for key in keys if facts[0][key] != facts[1][key]]
+    if len(differing) > 1 and "commit" in differing:
+        differing.remove("source")  # that says it already
+    return [f"{key} {str(facts[1][key])[:20]}, not {str(facts[0][key])[:20]}" for key in differing]
+
+
 def batch_record(
-    args: argparse.Namespace, policy: Path, episodes: list[Episode], replay_buffer: Any
+    args: argparse.Namespace,
+    policy: Path,
+    episodes: list[Episode],
+    replay_buffer: Any,
+    recorder: "Recorder",
 ) -> dict[str, Any]:
     """What is said of a batch beside its files; `episodes` are all that finished.
 
+    `finished` says whether the batch is all that the stage was to make.
     `dropped` counts the transitions before the oldest one kept, `in_order` promises that they are
     saved as they happened. `episodes` and `mean_return` are of those that lie in it as a whole.
     """
@@ -49,7 +74,7 @@ def batch_record(
         if begin >= dropped
     ]
     stage = "train_behavioral" if args.train_behavioral else "generate_buffer"
-    return provenance(args) | {
+    return recorder.origin() | {
         "env": args.env,
         "seed": args.seed,
         "policy": policy.stem,
@@ -57,9 +82,16 @@ def batch_record(
         "transitions": replay_buffer.size,
         "dropped": dropped,
         "in_order": True,
+        "finished": replay_buffer.added == args.max_timesteps,
         "episodes": len(returns),
         "mean_return": float(np.mean(returns)) if returns else None,
     }
+
+
+def announce_part(record: dict[str, Any]) -> None:
+    """Say of a batch that the stage which makes it is not finished."""
+    if record.get("finished") is False:
+        print(f"the batch is of an unfinished run: {record['transitions']:,} transitions so far")
 
 
 def require_env(prefix: Path, env_id: str) -> None:
@@ -130,6 +162,19 @@ class Recorder:
         self._start = time.monotonic() - self.record["seconds"]
         for place in range(len(self.record["x"])):
             self._show(place)
+
+    def went_on(self, step: int) -> None:
+        """Record, and say, where other code or versions go on with the run from this step on."""
+        now, changes = code(), self.record.get("code_changes", [])
+        differing = code_differences((changes or [self.record])[-1], now)
+        if differing:
+            print(f"goes on under other code: {'; '.join(differing)}")
+            self.record["code_changes"] = [*changes, {"step": step} | now]
+
+    def origin(self) -> dict[str, Any]:
+        """The arguments, and all code that took part."""
+        keys = ("arguments", "versions", "commit", "source", "code_changes")
+        return {key: self.record[key] for key in keys if key in self.record}
 
     def add(
         self,
