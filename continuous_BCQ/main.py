@@ -96,12 +96,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="stage 3: at iteration t sample from the first start_timesteps + t transitions alone, "
         "those that the behavioural agent had then seen",
     )
-    add(
-        "--true_value",
-        action="store_true",
-        help="stage 3: at each evaluation measure the discounted return of the policy from 100 "
-        "pairs of the batch, beside what the critic says of them",
-    )
     flags.add_learners_flags(parser, ALGORITHMS)
     return parser
 
@@ -190,7 +184,9 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
         replay_buffer.save(folders.buffer(args.buffer_name), record, states, checkpoint.permit)
 
     checkpoint.hold(noisy=noisy, snapshots=snapshots)
-    learn_online(env, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint)
+    learn_online(
+        snapshots, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint
+    )
     recorder.finish()
 
 
@@ -217,7 +213,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
 
     checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy, snapshots=snapshots)
     episodes = collect(
-        env, act, replay_buffer, args.max_timesteps, args.seed, checkpoint=checkpoint
+        snapshots, act, replay_buffer, args.max_timesteps, args.seed, checkpoint=checkpoint
     )
     record = batch_record(args, model, episodes, replay_buffer, recorder)
     replay_buffer.save(prefix, record, snapshots.rows(replay_buffer), checkpoint.permit)

@@ -89,7 +89,7 @@ class KL_Control(Agent):
         state_shape: tuple[int, ...],
         num_actions: int,
         device: torch.device | str,
-        kl_weight: float = 0.1,
+        kl_weight: float = 1.0,
         masks: int = 5,
         dropout: float = 0.1,
         discount: float = 0.99,

@@ -11,6 +11,7 @@ Algorithms", 2019, section 4 and appendix.
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ if __name__ == "__main__":
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import ClipReward
 
 from common import arguments
 from common.agent import learners
 from common.data.batch_files import column_path
 from common.environment import rollout
+from common.environment.simulator import Snapshots
 from common.files import Folders
 from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
@@ -39,6 +42,7 @@ from common.run.offline import learn
 from common.run.online import learn_online
 from common.run.record import Recorder, announce_part, batch_record, require_env
 from common.run.stages import require_made, show_settings
+from common.run.true_values import ValueEstimates
 from DQN import DQN
 from utils import Buffer, dimensions, is_atari, make_buffer, make_env
 
@@ -206,6 +210,8 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     args.buffer_size = args.buffer_size or stages.ONLINE_BUFFER_SIZE
     kept = min(args.buffer_size, args.max_timesteps)
     replay_buffer = make_buffer(env, args.device, kept)
+    held = range(args.max_timesteps - kept, args.max_timesteps) if args.save_buffer else range(0)
+    snapshots = Snapshots(env, held, args.seed)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
     evaluate = evaluator(agent, args, env)
     schedule = ["start_timesteps", "initial_eps", "end_eps", "eps_decay_period", "train_freq"]
@@ -215,16 +221,18 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     recorder = Recorder(folders.results("behavioral"), args, "timesteps", model)
 
     def act(state: np.ndarray, timestep: int) -> int:
+        snapshots.keep(timestep)
         uniform = timestep < args.start_timesteps
         return noisy(state, 1.0 if uniform else epsilon(agent.updates, args))
 
     def save_batch(episodes: list[rollout.Episode]) -> None:
         record = batch_record(args, model, episodes, replay_buffer, recorder)
-        replay_buffer.save(folders.buffer(args.buffer_name), record, permit=checkpoint.permit)
+        prefix, states = folders.buffer(args.buffer_name), snapshots.rows(replay_buffer)
+        replay_buffer.save(prefix, record, states, checkpoint.permit)
 
-    checkpoint.hold(noisy=noisy)
+    checkpoint.hold(noisy=noisy, snapshots=snapshots)
     learn_online(
-        env, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint,
+        snapshots, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint,
         args.train_freq,
     )  # fmt: skip
     recorder.finish()
@@ -241,6 +249,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)
+    snapshots = Snapshots(env, range(args.max_timesteps), args.seed)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
     title = "Stage 2: generate a batch"
     shown = ["behavioral_seed", "behavioral_policy", "low_noise_p", "rand_action_p"]
@@ -251,15 +260,16 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
         low_noise = noisy.generator.random() < args.low_noise_p
         noisy.eps = args.eval_eps if low_noise else args.rand_action_p
 
-    def act(state: np.ndarray, _timestep: int) -> int:
+    def act(state: np.ndarray, timestep: int) -> int:
+        snapshots.keep(timestep)
         return noisy(state, noisy.eps)
 
-    checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy)
+    checkpoint.hold(agent=agent, recorder=recorder, noisy=noisy, snapshots=snapshots)
     episodes = collect(
-        env, act, replay_buffer, args.max_timesteps, args.seed, begin_episode, checkpoint
+        snapshots, act, replay_buffer, args.max_timesteps, args.seed, begin_episode, checkpoint
     )
     record = batch_record(args, model, episodes, replay_buffer, recorder)
-    replay_buffer.save(prefix, record, permit=checkpoint.permit)
+    replay_buffer.save(prefix, record, snapshots.rows(replay_buffer), checkpoint.permit)
     recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
     recorder.finish(batch=record)
 
@@ -268,19 +278,31 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     checkpoint.claim(label, folders.run_files(label))
-    env = make_env(args.env)
+    env, prefix = make_env(args.env), stages.batch_prefix(args)
     resolve_by_kind(args, env)
-    replay_buffer = load_batch(args, stages.batch_prefix(args), env)
+    replay_buffer = load_batch(args, prefix, env)
     checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))
 
     agent = make_agent(args, env)
-    kind, shown = ALGORITHMS[args.algorithm], ["buffer_name", "buffer_size", "batch_size"]
+    more: dict[str, Any] = {"batch": batch_in_use(replay_buffer)}
+    estimate = None
+    if hasattr(agent, "value"):  # cloning has no values
+        make = partial(as_learned_from, args.env)
+        estimate = ValueEstimates(agent, args, prefix, replay_buffer, make)
+        more["value_pairs"] = estimate.record
+    kind = ALGORITHMS[args.algorithm]
+    shown = ["buffer_name", "buffer_size", "batch_size", "true_value"]
     show_settings("Stage 3: learn offline", kind, args, "eval_eps", *shown)
-    model, batch = folders.model(label), batch_in_use(replay_buffer)
-    recorder = Recorder(folders.results(label), args, "iterations", model, batch=batch)
+    recorder = Recorder(folders.results(label), args, "iterations", folders.model(label), **more)
     evaluate = evaluator(agent, args, env)
-    learn(agent, replay_buffer, args, evaluate, recorder, checkpoint)
+    learn(agent, replay_buffer, args, evaluate, recorder, checkpoint, estimate)
     recorder.finish()
+
+
+def as_learned_from(env_id: str) -> gym.Env:
+    """The environment whose returns a critic estimates: no time limit, rewards of Atari clipped."""
+    env = make_env(env_id, max_episode_steps=-1)
+    return ClipReward(env, -1, 1) if is_atari(env) else env
 
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:

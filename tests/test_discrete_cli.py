@@ -283,7 +283,7 @@ def test_evaluations_are_epsilon_greedy_the_same_each_time_and_leave_the_generat
 def test_the_three_stages_leave_their_files_and_exact_counts(folder: Path) -> None:
     done(run(folder, "learn"))
     name = f"{PICK}_0"
-    columns = ("state", "action", "next_state", "reward", "not_done", "ptr", "episode")
+    columns = ("state", "action", "next_state", "reward", "not_done", "ptr", "episode", "simulator")
     assert set(snapshot(folder)) == {
         *(
             f"models/{run}_{name}{end}"
@@ -297,12 +297,26 @@ def test_the_three_stages_leave_their_files_and_exact_counts(folder: Path) -> No
             for label in ("behavioral", "buffer_performance_Default", "BCQ_Default")
             for end in (".npy", ".json")
         ),
+        f"results/BCQ_Default_{name}_value.npy",
     }
     assert model(folder, "behavioral")["updates"] == 40  # one a step from step 20 on
     assert model(folder, "BCQ_Default")["updates"] == 6
     assert record(folder, "BCQ_Default")["x"] == [4, 6]
     assert np.load(folder / "buffers" / f"Default_{name}_not_done.npy").all()
     assert record(folder, "buffer_performance_Default")["batch"]["episodes"] == 5
+
+
+@pytest.mark.parametrize("algorithm", [name for name in main.ALGORITHMS if name != "BC"])
+def test_every_evaluation_has_its_value_estimate_and_its_true_value(
+    algorithm: str, folder: Path
+) -> None:
+    done(run(folder, "learn", "--algorithm", algorithm, "--true_value", "--discount", "0.5"))
+    label = f"{algorithm}_Default"
+    values = np.load(folder / "results" / f"{label}_{PICK}_0_value.npy")
+    assert values.shape == (2, 2) and np.isfinite(values).all()
+    assert record(folder, label)["value_pairs"]["source"] == "simulator"
+    # An action of PICK pays 0 or 3: no return is beyond 3 / (1 − γ).
+    assert (values[:, 1] >= 0).all() and (values[:, 1] <= 6).all()
 
 
 def test_there_is_an_update_every_train_freq_steps(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ PAPER: dict[str, dict[str, float]] = {
     "DQN": SHARED,
     "QRDQN": SHARED | {"quantiles": 200, "kappa": 1.0},
     "REM": SHARED | {"heads": 200},
-    "KL_Control": SHARED | {"kl_weight": 0.1, "masks": 5, "dropout": 0.1},
+    "KL_Control": SHARED | {"kl_weight": 1.0, "masks": 5, "dropout": 0.1},
     "BC": {"lr": 6.25e-5, "adam_eps": 1.5e-4},
 }
 

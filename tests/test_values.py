@@ -90,7 +90,7 @@ def test_from_the_stored_state_the_next_step_is_the_original(env_id: str) -> Non
         assert state is not None
         observation = np.asarray(original.unwrapped._get_obs())
         clipped += bool((np.abs(observation) == 10).any())
-        assert np.array_equal(simulator.restore(again, state), observation)
+        assert np.array_equal(simulator.restore(again, state, 0, None), observation)
         expected, reward, terminated, truncated, _ = original.step(action)
         given, given_reward, given_terminated, _, _ = again.step(action)
         np.testing.assert_allclose(given, expected, rtol=0, atol=1e-9)
@@ -116,7 +116,7 @@ def test_from_an_unclipped_observation_too(env_id: str) -> None:
         expected, reward, terminated, truncated, _ = original.step(action)
         if known:
             compared += 1
-            simulator.restore(again, rebuilt)
+            simulator.restore(again, rebuilt, 0, None)
             given, given_reward, *_ = again.step(action)
             off.append(max(np.abs(given - expected).max(), abs(given_reward - reward)))
         state = expected
@@ -151,7 +151,7 @@ def hopper_batch(folder: Path, steps: int, kept: int, buffer_size: int) -> tuple
         snapshots.keep(timestep)
         return env.action_space.sample()
 
-    collect(env, act, buffer, steps, 0)
+    collect(snapshots, act, buffer, steps, 0)
     prefix = folder / "b"
     buffer.save(prefix, {}, snapshots.rows(buffer))
     return prefix, buffer
@@ -166,7 +166,7 @@ def test_every_kept_state_is_that_of_its_row(steps: int, size: int, tmp_path: Pa
     env = variant.utils.make_env("Hopper-v4")
     for place in range(0, len(kept), 29):
         row = buffer.rows([int(kept[place, 0])])
-        restored = simulator.restore(env, kept[place, 1:])
+        restored = simulator.restore(env, kept[place, 1:], 0, None)
         np.testing.assert_allclose(restored, row.state[0], rtol=1e-6, atol=1e-6)
         following, reward, *_ = env.step(row.action[0].numpy())
         np.testing.assert_allclose(following, row.next_state[0], rtol=1e-5, atol=1e-6)
@@ -218,7 +218,7 @@ def test_from_kept_states_the_true_value_is_that_of_the_rows(tmp_path: Path) -> 
     for row, state in zip(chosen[:, 0].astype(int), chosen[:, 1:], strict=True):
         pair = buffer.rows([row])
         said.append(float(Known.value(pair.state, pair.action)))
-        simulator.restore(env, state)
+        simulator.restore(env, state, row, None)
         total, weight, action, ended = 0.0, 1.0, pair.action[0].numpy(), False
         while not ended and weight >= 1e-3:
             _, reward, ended, _, _ = env.step(action)

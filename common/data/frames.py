@@ -248,10 +248,12 @@ class FrameBuffer:
         self,
         prefix: str | Path,
         record: dict[str, Any] | None = None,
+        simulator: np.ndarray | None = None,
         permit: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Write the batch, oldest transition first, and `record` as json; all files or none.
 
+        `simulator`: exact states of some rows (common/environment/simulator.py), saved beside them.
         `record` is given the batch's digest, with which `permit` is called before it is replaced.
 
         Raises: InputError where they cannot be written; RuntimeError for a loaded batch, some of
@@ -274,7 +276,7 @@ class FrameBuffer:
                 [self._frames(before + number[0]), self._last_frames[last_frame[is_last]]]
             ),
             "replay_info": np.array([self.size % self.max_size, CHUNK]),
-        }
+        } | ({} if simulator is None else {"simulator": simulator})
         # Where the newest transition ended its episode its successor is at the edge, not here.
         frames = np.append(number, number[-1] + (last_frame[-1] < 0))
         record = {} if record is None else record

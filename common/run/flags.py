@@ -80,6 +80,12 @@ def parser_with_common_flags(
         "batch used, the first (default: all)",
     )
     parser.add_argument(
+        "--true_value",
+        action="store_true",
+        help="stage 3: at each evaluation measure the discounted return of the policy from 100 "
+        "pairs of the batch, beside what the critic says of them",
+    )
+    parser.add_argument(
         "--behavioral_seed",
         type=whole,
         default=None,
