@@ -160,7 +160,7 @@ class Snapshots(gym.Wrapper[Any, Any, Any, Any]):
         drawn = np.random.default_rng(seed).choice(len(timesteps), number, replace=False)
         self.chosen = {timesteps[place] for place in drawn}
         self.states: dict[int, np.ndarray] = {}
-        # Of the episode: the generator as it began, the steps since, the last actions' newest first.
+        # Of the episode: the generator as it began, the steps since, and the last actions.
         self.generator: np.ndarray | None = None
         self.steps, self.previous = 0, [0] * PREVIOUS
 
