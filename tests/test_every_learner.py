@@ -1,6 +1,7 @@
 """What every learner of both variants promises of its networks, its optimisers and its targets."""
 
 import inspect
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import pytest
@@ -8,10 +9,12 @@ import test_contract as continuous
 import test_discrete_contract as discrete
 import torch
 from conftest import random_batch, weights
+from test_fuzz import same
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.data.replay import Batch
+from common.errors import InputError
 
 
 class Learner(NamedTuple):
@@ -194,3 +197,14 @@ def test_no_two_algorithms_have_models_that_could_be_mistaken(variant: str) -> N
         if learner.variant == variant
     }
     assert [(a, b) for a in models for b in models if a < b and models[a] == models[b]] == []
+
+
+@every_learner
+def test_a_refused_state_changes_nothing_though_all_but_its_last_part_fit(learner: Learner) -> None:
+    agent, other = learner.make(), learner.make()
+    other.update(learner.batch())
+    state, before = other.state_dict(), deepcopy(agent.state_dict())
+    last = [name for name in state if name.endswith("optimizer")][-1]
+    with pytest.raises(InputError, match=f"{last} does not fit"):
+        agent.load_state_dict(state | {last: {}})
+    assert same(before, agent.state_dict()) and not same(before, state)
