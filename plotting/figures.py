@@ -34,6 +34,8 @@ PRINT: dict[str, Any] = {
 # Okabe and Ito's colours, told apart by the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "<", ">", "p", "h")  # as colours come round again
+# The discrete paper's learners, which those of the continuous one never meet in a panel.
+COLOUR_OF = {"QRDQN": "DDPG", "REM": "TD3_BC", "KL_Control": "BEAR"}
 # Cloning often lies exactly on BCQ: drawn over it, with gaps that let it show through.
 CLONING: dict[str, Any] = {"BC": "-.", "VAE_BC": (0, (3, 1, 1, 1, 1, 1))}
 OTHERS: tuple[Any, ...] = ((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 0.6)))  # what is no paper's
@@ -49,10 +51,12 @@ def styles(names: list[str]) -> dict[str, dict[str, Any]]:
     for name in names:
         if name in LEARNERS:
             dashes, place = CLONING.get(name, "-"), LEARNERS.index(name)
+            colour = LEARNERS.index(COLOUR_OF.get(name, name))
         else:
             dashes, place = next(others)
+            colour = place
         chosen[name] = {
-            "color": COLOURS[place % len(COLOURS)],
+            "color": COLOURS[colour],
             "marker": MARKERS[place % len(MARKERS)], "linestyle": dashes,
             "markeredgecolor": "white", "markeredgewidth": 0.4,
             "zorder": 2.9 if name in CLONING else 2.8 - 0.01 * len(chosen),

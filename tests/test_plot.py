@@ -354,6 +354,15 @@ def test_learners_tell_apart_known_unknown_and_many(tmp_path: Path) -> None:
     assert figure.legends[0].get_title().get_text() == ""
 
 
+def test_the_learners_of_each_paper_have_colours_of_their_own() -> None:
+    looks = figures.styles(list(figures.LEARNERS))
+    for paper in (
+        ("BCQ", "DDPG", "BC", "VAE_BC", "DQN", "TD3_BC", "BEAR"),
+        ("BCQ", "DQN", "QRDQN", "REM", "KL_Control", "BC"),
+    ):
+        assert len({looks[name]["color"] for name in paper}) == len(paper)
+
+
 def test_a_single_evaluation_is_a_visible_point(tmp_path: Path) -> None:
     [line] = visible(figure_of([saved(tmp_path, "a", [1.0])]))[0].get_lines()
     assert line.get_marker() == "o" and line.get_markevery() == (0, 1)
