@@ -17,10 +17,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, end_quietly, run
+from common.errors import InputError, end_quietly, require_renderer, run
 
 if __name__ == "__main__":
     end_quietly()
+    require_renderer()
 
 import numpy as np
 import torch

@@ -37,6 +37,24 @@ def end_quietly() -> None:
         signal.signal(signal.SIGINT, _end)
 
 
+def require_renderer() -> None:
+    """End with one line where MUJOCO_GL names a way to draw that cannot be loaded.
+
+    MuJoCo loads it as it is imported, also where nothing is to be drawn.
+    """
+    wanted = os.environ.get("MUJOCO_GL")
+    if not wanted:
+        return
+    try:
+        import mujoco  # noqa: F401
+    except Exception as error:  # of a library that is not there, anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        sys.exit(
+            f"error: MUJOCO_GL={wanted} cannot be loaded here ({reason}): install its library "
+            "(OSMesa: libosmesa6), choose egl, or unset it"
+        )
+
+
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a script's `main` and exit: 0, 1 with a one-line error, or 128 + the signal's number.
 

@@ -18,10 +18,11 @@ from typing import Any
 # The repository is run in place, never installed: its root must be importable from anywhere.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.errors import InputError, end_quietly, run
+from common.errors import InputError, end_quietly, require_renderer, run
 
 if __name__ == "__main__":
     end_quietly()
+    require_renderer()
 
 import gymnasium as gym
 import numpy as np
@@ -29,13 +30,13 @@ from gymnasium.wrappers import ClipReward
 
 from common import arguments
 from common.agent import learners
-from common.data.batch_files import column_path
+from common.data.batch_files import column_path, file_digest
 from common.environment import rollout
 from common.environment.simulator import Snapshots
 from common.files import Folders
 from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
-from common.resume.parts import OTHER_BATCH, Unchanged
+from common.resume.parts import OTHER_BATCH, OTHER_POLICY, Unchanged
 from common.run import flags, playing, stages
 from common.run.collecting import collect
 from common.run.offline import learn
@@ -246,6 +247,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     env = make_env(args.env)
     resolve_by_kind(args, env)
     model = stages.behavioural_policy(args)
+    checkpoint.hold(policy=Unchanged(file_digest(model), OTHER_POLICY))
     agent = make_agent(args, env)
     agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)
@@ -270,7 +272,9 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     )
     record = batch_record(args, model, episodes, replay_buffer, recorder)
     replay_buffer.save(prefix, record, snapshots.rows(replay_buffer), checkpoint.permit)
-    recorder.add(args.max_timesteps, evaluator(agent, args, env)(), {})
+    with checkpoint.interruptible():
+        returns = evaluator(agent, args, env)()
+    recorder.add(args.max_timesteps, returns, {})
     recorder.finish(batch=record)
 
 

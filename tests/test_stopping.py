@@ -16,7 +16,9 @@ from conftest import ROOT
 from kills import differing, ended
 from test_resume import (  # noqa: F401
     ARGV,
+    CARTPOLE,
     CONTINUOUS,
+    DISCRETE,
     GENERATE,
     NAME,
     SMALL,
@@ -283,6 +285,64 @@ def test_the_batch_of_a_stopped_stage_1_says_that_it_is_a_part(
     assert batch["finished"] is False and 0 < batch["transitions"] < 90
     out = done(run(CONTINUOUS, tmp_path, *TOY, "--max_timesteps", "2", "--algorithm", "BC")).out
     assert f"of an unfinished run: {batch['transitions']} transitions so far" in out
+
+
+@pytest.mark.parametrize(("main", "env"), [(CONTINUOUS, TOY), (DISCRETE, CARTPOLE)])
+def test_a_signal_in_the_last_evaluation_of_stage_2_ends_it_at_once(
+    main: Any,
+    env: list[str],
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folders = [shutil.copytree(made, tmp_path / name) for name in ("whole", "stopped")]
+    argv = [*env, *GENERATE, "--buffer_name", "Mine"]
+    done(run(main, folders[0], *argv))
+
+    def evaluate(*_: Any) -> list[float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("not stopped")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("common.environment.rollout.evaluate", evaluate)
+        outcome = run(main, folders[1], *argv)
+    assert outcome.status == 143 and "at the next checkpoint" not in outcome.err
+    assert "goes on where it stopped" in done(run(main, folders[1], *argv)).out
+    assert differing(*folders) == []
+
+
+@pytest.mark.parametrize(("main", "env"), [(CONTINUOUS, TOY), (DISCRETE, CARTPOLE)])
+def test_stage_2_does_not_go_on_with_another_policy(
+    main: Any,
+    env: list[str],
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "out")
+    argv = [*env, *GENERATE, "--buffer_name", "Mine"]
+    with monkeypatch.context() as patched:
+        stopping(patched, 2)
+        assert run(main, folder, *argv).status == 143
+    done(run(main, folder, *env, *TRAIN, "--buffer_name", "Other", "--overwrite", "--tau", "0.5"))
+    outcome = run(main, folder, *argv)
+    assert outcome.status == 1 and "the behavioural policy is not the one" in outcome.err
+    assert "--overwrite" in outcome.err
+    done(run(main, folder, *argv, "--overwrite"))
+
+
+@pytest.mark.parametrize("script", ["continuous_BCQ/main.py", "import_dataset.py"])
+def test_a_renderer_that_is_not_there_is_one_line(script: str) -> None:
+    # As the package behaves whose library is missing.
+    broken = "import runpy, sys; sys.modules['mujoco'] = None; sys.argv = sys.argv[1:]"
+    words = ["-c", f"{broken}; runpy.run_path(sys.argv[0], run_name='__main__')"]
+    ended = subprocess.run(
+        [sys.executable, *words, str(ROOT / script)],
+        env=os.environ | {"MUJOCO_GL": "osmesa"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1 and ended.stderr.count("\n") == 1, ended.stderr
+    assert ended.stderr.startswith("error: MUJOCO_GL=osmesa cannot be loaded here")
+    assert "egl, or unset it" in ended.stderr
 
 
 def test_the_quickstart_goes_on_at_the_stage_where_it_was_stopped(tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ def make_discrete(env_id: str, **options: Any) -> gym.Env:
 
     Atari: each step is 4 frames of the emulator, shown as the maximum of the last two, 84×84, grey;
     4 such frames of history, the newest last, zeros before an episode's first; an episode ends with
-    the game or after 27,000 steps. Sticky actions are as the id has them. Other states are put
-    together to one vector, numbers of a finite set (FrozenLake, Taxi, Blackjack) one-hot. `options`
-    are gymnasium.make's.
+    the game, whose last frame is not shown, or after 27,000 steps. Sticky actions are as the id has
+    them. Other states are put together to one vector, numbers of a finite set (FrozenLake, Taxi,
+    Blackjack) one-hot. `options` are gymnasium.make's.
 
     Raises: InputError for an unknown id, continuous actions, or images that are not Atari's.
     """

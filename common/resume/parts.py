@@ -12,6 +12,7 @@ from common.errors import InputError
 from common.saving import read_sealed, write_sealed
 
 OTHER_BATCH = "the batch is not the one that the unfinished run learned from"
+OTHER_POLICY = "the behavioural policy is not the one that the unfinished run played"
 PIECE = 10_000  # rows a file at most, so that no second copy of a large buffer is in memory
 
 

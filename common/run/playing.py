@@ -123,7 +123,7 @@ def record_video(
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise InputError(
                 f"--video: the environment cannot be drawn here ({reason}); MuJoCo draws by EGL or "
-                "OSMesa (try MUJOCO_GL=egl or MUJOCO_GL=osmesa), the mp4 needs `pip install "
+                "OSMesa (try MUJOCO_GL=egl, or osmesa with libosmesa6), the mp4 needs `pip install "
                 "moviepy`"
             ) from error
         temporary.write_bytes(made.read_bytes())
