@@ -10,7 +10,7 @@ help:
 	@echo 'make test         all fast tests'
 	@echo 'make check        ruff and mypy'
 	@echo 'make slow         the slow tests: minutes of learning'
-	@echo 'make bench        iterations per second, ours beside others in one run'
+	@echo 'make bench        how fast everything is, beside plain code and d3rlpy, in one run'
 	@echo 'make figures      the figures of the README, from results/reference/'
 	@echo 'make clean        remove the environments, caches and the quickstart'
 
@@ -82,9 +82,8 @@ check: $(VENV)/.checks
 	.venv-d3rlpy/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-bench: $(VENV)/.installed .venv-d3rlpy/.installed
-	$(BIN)/python benchmarks/continuous_speed.py --d3rlpy-python .venv-d3rlpy/bin/python
-	$(BIN)/python benchmarks/discrete_speed.py
+bench: $(VENV)/.checks .venv-d3rlpy/.installed
+	$(BIN)/python benchmarks/speed.py --d3rlpy-python .venv-d3rlpy/bin/python
 
 figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/*_Imitation_Pendulum-v1_0.npy --output results/reference/quickstart.png
