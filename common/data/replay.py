@@ -129,7 +129,10 @@ class ReplayBuffer:
         # Only a terminal state stops the bootstrap (FIDELITY.md).
         row = Batch(state, action, next_state, reward, 1.0 - terminated)  # type: ignore[arg-type]
         for column, value in zip(self._columns, row, strict=True):
-            column[self.ptr] = torch.as_tensor(value)
+            if column.is_cpu:  # through numpy: a fifth of the time
+                column.numpy()[self.ptr] = value
+            else:
+                column[self.ptr] = torch.as_tensor(value)
         if self._ended is not None:
             self._ended[self.ptr] = terminated or truncated
         self.added += 1
