@@ -1,6 +1,7 @@
 """Which runs there are already: what main.py would refuse as finished is known from its record."""
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def finished(stage: Stage) -> Outcome | None:
     would refuse to replace it. An interrupted one is to be run, and goes on.
     """
     try:
-        record = read_json(stage.record)
+        record = described(stage.record)
     except InputError:
         return None  # main.py knows what to do, and says it
     if not record.get("finished"):
@@ -34,6 +35,20 @@ def finished(stage: Stage) -> Outcome | None:
         "another --output_dir, or replace it by its command with --overwrite"
     )
     return Outcome(stage.name, FAILED, why=why)
+
+
+def described(path: Path) -> dict[str, Any]:
+    """A run's record, read as far as its evaluations, which are nearly all of it.
+
+    Raises: InputError where there is none, or a damaged one.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        head, found, _ = text.partition(',\n "x_label"')  # as common/files.py writes it
+        record = json.loads(head + "\n}") if found else None
+    except (OSError, ValueError):
+        record = None
+    return record if isinstance(record, dict) and "finished" in record else read_json(path)
 
 
 def differences(stage: Stage, record: dict[str, Any]) -> list[str]:

@@ -17,9 +17,10 @@ from conftest import ROOT, load_variant
 from sweep_stages import pretend, stub
 
 from common.errors import InputError
+from common.files import write_json
 from sweeps import command_line, on_ray, serial
 from sweeps.cost import Speeds, disk, seconds
-from sweeps.finished import finished
+from sweeps.finished import described, finished
 from sweeps.graph import Choice, Graph
 from sweeps.presets import PRESETS, Settings, choices, graph
 from sweeps.process import Killed, run_stage
@@ -213,6 +214,16 @@ def test_a_concurrent_learner_that_made_all_its_behaviours_updates_is_finished(
     assert found and found.status == DONE, found
     stage.record.write_text(text)  # of nobody knows how many
     assert (found := finished(stage)) and found.status == FAILED
+
+
+@pytest.mark.parametrize("x_label", [{}, {"x_label": "iterations", "x": [1], "returns": [[2.0]]}])
+def test_a_record_is_read_as_far_as_its_evaluations(x_label: Any, tmp_path: Path) -> None:
+    record = {"arguments": {"phi": 1}, "finished": True, "seconds": 3.5}
+    write_json(tmp_path / "record.json", record | x_label)
+    assert described(tmp_path / "record.json") == record
+    (tmp_path / "record.json").write_text('{"finished": tru,\n "x_label": 1}')
+    with pytest.raises(InputError, match="is damaged"):
+        described(tmp_path / "record.json")
 
 
 def test_five_thousand_finished_runs_are_skipped_in_ten_seconds(learner: Stage) -> None:
