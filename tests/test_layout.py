@@ -91,7 +91,7 @@ def test_outputs_hang_on_the_repository_root_and_have_their_written_names() -> N
 def test_committed_records_name_the_learner_that_ran() -> None:
     for path in (ROOT / "results" / "reference").rglob("*.json"):
         record = read_json(path)
-        own = "DQN" if "discrete" in path.parts else "DDPG"
+        own = "DQN" if "discrete" in path.relative_to(ROOT).parts else "DDPG"
         for made in (record, record.get("batch") or {}):
             arguments = made.get("arguments") or {}
             if arguments.get("train_behavioral") or arguments.get("generate_buffer"):
