@@ -20,7 +20,7 @@ TRUE_VALUE_STEPS = 688  # γ^t < 0.001 at γ = 0.99
 EPISODES, PAIRS = 10, 100
 # Iterations a second of one quiet core at Hopper's sizes, where nothing has been measured: what the
 # time left goes by. docs/reproduce.md has where they are from.
-USUAL = {"BCQ": 31, "BEAR": 40, "VAE_BC": 150, "TD3_BC": 200, "DDPG": 230, "DQN": 500, "BC": 900}
+USUAL = {"BCQ": 31, "BEAR": 35, "VAE_BC": 88, "TD3_BC": 144, "DDPG": 213, "DQN": 460, "BC": 722}
 
 
 def machine() -> str:

@@ -58,7 +58,7 @@ def draw(panel: Panel, values: bool, names: dict[str, str], prefix: str) -> str:
                 handles.setdefault(label, handle)
         figure.legend(
             list(handles.values()), list(handles), loc="outside lower center",
-            ncols=min(len(handles), 3) or 1, frameon=False, handlelength=2.6,
+            ncols=2, frameon=False, handlelength=2.6,
         )  # fmt: skip
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
