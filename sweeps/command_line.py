@@ -177,6 +177,7 @@ def sweep(args: argparse.Namespace) -> None:
 def on_a_cluster(args: argparse.Namespace, stages: Graph, board: Board, workers: int) -> None:
     """The same on Ray: an instance of our own, or the one that --address names."""
     with on_ray.instance(args.address, workers * args.threads, args.dashboard) as ray:
+        signal.signal(signal.SIGTERM, ask_to_stop)  # once more: Ray has taken it
         on_ray.require_shared(ray, stages.whole().folders())
         if args.address != "local":
             board.workers = max(1, int(ray.cluster_resources().get("CPU", 1)) // args.threads)
