@@ -138,8 +138,12 @@ def cores() -> int:
     return len(usable(0)) if usable else os.cpu_count() or 1
 
 
+HEARD: list[int] = []
+
+
 def ask_to_stop(signum: int, _frame: FrameType | None) -> None:
-    """SIGTERM as Ctrl-C."""
+    """SIGTERM as Ctrl-C. Ray may hand it on as a plain KeyboardInterrupt, so it is noted."""
+    HEARD.append(signum)
     raise Stopped(signum)
 
 
@@ -167,9 +171,9 @@ def sweep(args: argparse.Namespace) -> None:
             serial.run(stages, board, args.threads)
         elif len(board.outcomes) < len(stages.stages) or stages.choices:
             on_a_cluster(args, stages, board, workers)
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         board.close()
-        raise stop if isinstance(stop, Stopped) else Stopped(signal.SIGINT) from None
+        raise Stopped(HEARD[0] if HEARD else signal.SIGINT) from None
     if board.close():
         sys.exit(1)
 
