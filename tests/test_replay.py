@@ -171,7 +171,7 @@ def test_save_writes_five_float32_columns_oldest_first_the_pointer_and_the_episo
     assert arrays["action"].tolist() == [[2], [3], [4], [5], [6]]
     assert arrays["not_done"].tolist() == [[1], [0], [1], [0], [1]]
     assert np.load(tmp_path / "b_ptr.npy") == 0  # full: the next row goes over the first
-    assert np.load(tmp_path / "b_episode.npy").tolist() == [[0], [0], [1], [1], [2]]
+    assert np.load(tmp_path / "b_episode.npy").tolist() == [[0], [0], [1], [1], [-1]]
 
 
 def test_a_saved_and_loaded_buffer_is_the_same_and_samples_alike(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ begins where the last episode ended does not show then.
 
 import numpy as np
 
+UNFINISHED = -1
+
 
 def goes_on(next_state: np.ndarray, following: np.ndarray) -> np.ndarray:
     """Whether each next state is, bit by bit, the state of the row that follows, (n, S) -> (n,)."""
@@ -21,12 +23,17 @@ def breaks(state: np.ndarray, next_state: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(ended: np.ndarray) -> np.ndarray:
-    """The number of each row's episode, from 0; `ended` (N,): with this row -> (N, 1) int64."""
+    """The number of each row's episode, from 0; `ended` (N,): with this row -> (N, 1) int64.
+
+    It is UNFINISHED in the last episode where that had not ended.
+    """
     numbers = np.zeros((len(ended), 1), np.int64)
     np.cumsum(ended[:-1], out=numbers[1:, 0])  # in place: no second copy is in memory
+    if not ended[-1]:
+        numbers[numbers == numbers[-1]] = UNFINISHED
     return numbers
 
 
 def ends_of(numbers: np.ndarray) -> np.ndarray:
-    """Whether each row is the last of its episode, by the numbers (N,); of the last, no."""
-    return np.append(numbers[1:] != numbers[:-1], False)
+    """The inverse of `numbers_of`, (N,) -> (N,)."""
+    return np.append(numbers[1:] != numbers[:-1], numbers[-1] != UNFINISHED)
