@@ -26,6 +26,7 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
+from common import notes
 from common.arguments import at_least_two, folder, name, real, whole
 from common.data.batch_files import column_path
 from common.data.replay import ReplayBuffer
@@ -33,6 +34,7 @@ from common.environment.making import MUJOCO, announce_current_id, current_id
 from common.environment.scores import normalized_score
 from common.files import ROOT, Folders, read_json
 from common.resume.ownership import Ownership
+from common.run.flags import add_environment_flags, environment_options
 from common.run.record import provenance, require_env
 from datasets import batch, d4rl, dqn_replay, minari_sets, tables
 from datasets.inference import THE_DATA, UNDESCRIBED, Given, infer
@@ -75,6 +77,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
             f"data's {extreme})",
         )
     add("--num_actions", type=at_least_two, help="without --env: actions are 0 to this less 1")
+    add_environment_flags(parser)
     add("--buffer_name", type=name, default="Imported", help="name of the batch (%(default)s)")
     add("--seed", type=whole, default=0, help="part of the file names (%(default)s)")
     add("--shards", type=shards, metavar="0-4", help="--dqn_replay: these alone (default: all)")
@@ -168,7 +171,7 @@ def open_source(args: argparse.Namespace) -> tuple[batch.Source, Task, dict[str,
             f"{args.env} has its own"
         )
     args.env = announce_current_id(args.env)
-    task = task_of(args.env)
+    task = task_of(args.env, **environment_options(args))
     if task.atari:
         raise InputError(
             f"--env {args.env} is an Atari game: batches of frames come from --dqn_replay alone"
@@ -269,7 +272,7 @@ def import_frames(args: argparse.Namespace) -> None:
     if not args.env:
         raise InputError("--env is missing: the id of the game, such as PongNoFrameskip-v0")
     args.env = announce_current_id(args.env)
-    task = task_of(args.env)
+    task = task_of(args.env, **environment_options(args))
     if not task.atari:
         raise InputError(f"--env {args.env} is no Atari game, which --dqn_replay holds")
     replay = dqn_replay.read(args.dqn_replay, args.shards, task)
@@ -296,13 +299,13 @@ def export_minari(args: argparse.Namespace) -> None:
     if not args.env:
         raise InputError("--env is missing: the id of the environment the batch is of")
     args.env = announce_current_id(args.env)
-    task = task_of(args.env)
+    task = task_of(args.env, **environment_options(args))
     if task.atari:
         raise InputError(f"--env {args.env} is an Atari game: its batches are not exported")
     prefix = Folders(args.output_dir, args.env, args.seed).buffer(args.buffer_name)
     if not column_path(prefix, "state").exists():
         raise InputError(f"{column_path(prefix, 'state')} does not exist: there is no such batch")
-    require_env(prefix, args.env)
+    require_env(prefix, args)
     dtype = torch.float32 if task.num_actions is None else torch.int64
     replay_buffer = ReplayBuffer(task.state_dim, task.action_dim, "cpu", 1, action_dtype=dtype)
     replay_buffer.load(prefix)
@@ -336,6 +339,7 @@ def _counted_otherwise(prefix: Path, episodes: int) -> str:
 def main() -> None:
     """Import, or export, what the flags name."""
     args = parse_args()
+    notes.begin()
     args.output_dir = (args.output_dir or ROOT).resolve()
     if args.export_minari:
         export_minari(args)

@@ -1,8 +1,11 @@
 """What may stand behind a flag: argument types, and how a learner declares its own flags."""
 
 import argparse
+import ast
+import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +26,56 @@ class Flag(NamedTuple):
     help: str
     choices: list[str] | None = None
     spelled: str | None = None
+
+
+def keyword_arguments(text: str) -> dict[str, Any]:
+    """`name=value`, a value as in Python or json and else a text; or a json object of several."""
+    if text.lstrip().startswith("{"):
+        with suppress(ValueError):
+            return _checked(text, json.loads(text))
+        raise argparse.ArgumentTypeError(f"{text} is no json object")
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text} is not name=value, nor a json object")
+    return _checked(text, {key: _literal(value)})
+
+
+def _literal(text: str) -> Any:
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError):
+            return read(text)
+    return text
+
+
+def _checked(text: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What json makes of it, as the record has it."""
+    if flags := {"max_episode_steps", "render_mode", "disable_env_checker"} & found.keys():
+        raise argparse.ArgumentTypeError(
+            f"{text}: {', '.join(sorted(flags))} is no keyword argument"
+        )
+    try:
+        return json.loads(json.dumps(found, allow_nan=False))
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"{text}: numbers, texts and lists of them alone"
+        ) from None
+
+
+class Together(argparse.Action):
+    """Dictionaries, one a word, become one, in the order of their keys."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        """Also where the flag is given several times."""
+        found = dict(getattr(namespace, self.dest) or {})
+        for one in values:
+            found |= one
+        setattr(namespace, self.dest, {key: found[key] for key in sorted(found)} or None)
 
 
 def count(text: str) -> int:

@@ -31,6 +31,7 @@ from common.agent import learners
 from common.data.batch_files import column_path, file_digest
 from common.data.replay import GrowingBatch
 from common.environment import rollout
+from common.environment.doors import is_rescaled, taken
 from common.environment.simulator import Snapshots
 from common.files import Folders
 from common.precision import use_precision
@@ -47,6 +48,9 @@ from DDPG import DDPG
 from utils import ReplayBuffer, dimensions, make_env
 
 ALGORITHMS = learners("BCQ", "DDPG", "BC", "VAE_BC", "DQN", "TD3_BC", "BEAR")
+RESCALED = (
+    "{env} takes actions {actions}, which a batch has scaled to [-1, 1]: import_dataset.py does it"
+)
 CONCURRENT_SEED = 10_000  # added to --seed by --concurrent
 BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
@@ -150,9 +154,14 @@ def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     return use_precision(agent, args.precision)
 
 
+def environment(args: argparse.Namespace, **options: Any) -> gym.Env:
+    """An environment as the flags describe it; `options` come before what they say."""
+    return make_env(args.env, **(flags.environment_options(args) | options))
+
+
 def evaluator(agent: Any, args: argparse.Namespace) -> Callable[[], list[float]]:
     """The evaluation of all stages: returns of `eval_episodes` episodes without noise."""
-    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    envs = [environment(args) for _ in range(args.eval_episodes)]
     return lambda: rollout.evaluate(agent.select_action, envs, args.seed)
 
 
@@ -161,7 +170,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     batch = args.buffer_name if args.save_buffer else None
     checkpoint.claim("behavioral", folders.run_files("behavioral"), batch)
 
-    env = make_env(args.env)
+    env = environment(args)
     agent = make_agent(args, env)
     args.buffer_size = args.buffer_size or stages.ONLINE_BUFFER_SIZE
     kept = min(args.buffer_size, args.max_timesteps)
@@ -196,7 +205,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     prefix = folders.buffer(args.buffer_name)
     label = f"buffer_performance_{args.buffer_name}"
     checkpoint.claim(label, [], args.buffer_name)
-    env = make_env(args.env)
+    env = environment(args)
     model = stages.behavioural_policy(args)
     checkpoint.hold(policy=Unchanged(file_digest(model), OTHER_POLICY))
     agent = make_agent(args, env)
@@ -229,7 +238,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     checkpoint.claim(label, folders.run_files(label))
-    env, prefix = make_env(args.env), stages.batch_prefix(args)
+    env, prefix = environment(args), stages.batch_prefix(args)
     replay_buffer = load_batch(args, prefix, env)
     batch = batch_in_use(replay_buffer)
     checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))
@@ -248,7 +257,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     more: dict[str, Any] = {"batch": batch}
     estimate = None
     if hasattr(agent, "value"):  # cloning has no values
-        make = partial(make_env, args.env, max_episode_steps=-1)
+        make = partial(environment, args, max_episode_steps=-1)
         estimate = ValueEstimates(agent, args, prefix, replay_buffer, make)
         more["value_pairs"] = estimate.record
     kind = ALGORITHMS[args.algorithm]
@@ -269,12 +278,12 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent without noise, and tell what it earned."""
     model = playing.saved_policy(args, folders, ALGORITHMS, flags.typed(make_parser()))
     try:
-        agent = make_agent(args, make_env(args.env))
+        agent = make_agent(args, environment(args))
     except ValueError as error:  # a kernel that does not exist, say
         raise InputError(f"the record of {model} does not fit: {error}") from error
     agent.load(model)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
-    playing.play(args, folders, model, agent.select_action, make_env)
+    playing.play(args, folders, model, agent.select_action, partial(environment, args))
 
 
 def batch_in_use(replay_buffer: ReplayBuffer) -> dict[str, Any]:
@@ -314,17 +323,21 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
     state_dim, action_dim, max_action = dimensions(env)
     state_file = column_path(prefix, "state")
     require_made(state_file, "batch", args, "--generate_buffer")
-    require_env(prefix, args.env)
+    require_env(prefix, args)
     replay_buffer = ReplayBuffer(state_dim, action_dim, args.device, max_size=1)
     replay_buffer.load(prefix, args.buffer_size)
     args.buffer_size = replay_buffer.size
+    scaled = is_rescaled(env)
     beyond = replay_buffer.action.abs().max(1).values > max_action * (1 + 1e-6)
     if beyond.any():
         raise InputError(
             f"{column_path(prefix, 'action')}: {int(beyond.sum())} actions lie outside "
             f"[-{max_action:g}, {max_action:g}], the first is number {int(beyond.nonzero()[0])} "
-            "from the oldest (0); was the batch made for another environment?"
+            "from the oldest (0); was the batch made for another environment? "
+            + (RESCALED.format(env=args.env, actions=taken(env)) if scaled else "")
         )
+    if scaled and not Path(f"{prefix}.json").exists():
+        print(f"{prefix}_*.npy have no record. {RESCALED.format(env=args.env, actions=taken(env))}")
     return replay_buffer
 
 

@@ -193,10 +193,15 @@ def evaluated(agent: Any, eps: float, num_actions: int) -> Callable[[np.ndarray]
     return act
 
 
+def environment(args: argparse.Namespace, **options: Any) -> gym.Env:
+    """An environment as the flags describe it; `options` come before what they say."""
+    return make_env(args.env, **(flags.environment_options(args) | options))
+
+
 def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[], list[float]]:
     """The evaluation of all stages: returns of `eval_episodes` episodes with ε `eval_eps`."""
     act = evaluated(agent, args.eval_eps, dimensions(env)[1])
-    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    envs = [environment(args) for _ in range(args.eval_episodes)]
     return lambda: rollout.evaluate(act, envs, args.seed)
 
 
@@ -205,7 +210,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     batch = args.buffer_name if args.save_buffer else None
     checkpoint.claim("behavioral", folders.run_files("behavioral"), batch)
 
-    env = make_env(args.env)
+    env = environment(args)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
     args.buffer_size = args.buffer_size or stages.ONLINE_BUFFER_SIZE
@@ -244,7 +249,7 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     prefix = folders.buffer(args.buffer_name)
     label = f"buffer_performance_{args.buffer_name}"
     checkpoint.claim(label, [], args.buffer_name)
-    env = make_env(args.env)
+    env = environment(args)
     resolve_by_kind(args, env)
     model = stages.behavioural_policy(args)
     checkpoint.hold(policy=Unchanged(file_digest(model), OTHER_POLICY))
@@ -282,7 +287,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     checkpoint.claim(label, folders.run_files(label))
-    env, prefix = make_env(args.env), stages.batch_prefix(args)
+    env, prefix = environment(args), stages.batch_prefix(args)
     resolve_by_kind(args, env)
     replay_buffer = load_batch(args, prefix, env)
     checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))
@@ -312,13 +317,13 @@ def as_learned_from(env_id: str) -> gym.Env:
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent with ε `eval_eps`, and tell what it earned."""
     model = playing.saved_policy(args, folders, ALGORITHMS, flags.typed(make_parser()))
-    env = make_env(args.env)
+    env = environment(args)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
     agent.load(model)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args, "eval_eps")
     act = evaluated(agent, args.eval_eps, dimensions(env)[1])
-    playing.play(args, folders, model, act, make_env)
+    playing.play(args, folders, model, act, partial(environment, args))
 
 
 def batch_in_use(replay_buffer: Buffer) -> dict[str, Any]:
@@ -335,7 +340,7 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
     """The named batch, checked against the environment. Raises: InputError for another's."""
     action_file = column_path(prefix, "action")
     require_made(action_file, "batch", args, "--generate_buffer")
-    require_env(prefix, args.env)
+    require_env(prefix, args)
     replay_buffer = make_buffer(env, args.device, 1)
     replay_buffer.load(prefix, args.buffer_size)
     num_actions = dimensions(env)[1]

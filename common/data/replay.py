@@ -13,7 +13,9 @@ from common.data.batch_files import SavedBatch, column_path, replacing_batch
 from common.data.episodes import breaks, ends_of, numbers_of
 from common.errors import InputError
 from common.files import write_array, write_rows
+from common.notes import note
 
+LARGE = 1e5  # a state's number from which a line is due
 PIECE = 20_000  # rows that are read or written at a time
 
 
@@ -68,6 +70,14 @@ def in_place(
     if not (array.flags.c_contiguous and array.flags.aligned):
         return None
     return torch.from_numpy(array.reshape(-1, width)[:count])
+
+
+def large_states(what: str) -> str:
+    """A line on states that are not scaled."""
+    return (
+        f"{what} has states of {LARGE:,.0f} and more: networks learn badly from such numbers, and "
+        "float32 keeps seven digits of them; let the environment, or what logs it, scale them"
+    )
 
 
 @contextmanager
@@ -268,6 +278,8 @@ class ReplayBuffer:
             piece = checked(
                 path, array.reshape(len(array), -1), oldest + start, min(PIECE, kept - start), dtype
             )
+            if name == "state" and max(piece.max(), -piece.min()) >= LARGE:
+                note(large_states(str(path)))
             if shared is None:
                 column[start : start + len(piece)] = torch.from_numpy(piece)
         return column

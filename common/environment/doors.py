@@ -33,6 +33,12 @@ def taken(env: gym.Env) -> gym.Space:
     return space
 
 
+def is_rescaled(env: gym.Env) -> bool:
+    """Whether a continuous environment takes other actions than those chosen, scaled."""
+    space = taken(env)
+    return isinstance(space, spaces.Box) and needs_rescaling(space)
+
+
 def make_continuous(env_id: str, **options: Any) -> gym.Env:
     """An environment with vector states and actions in [−m, m], the same m in every dimension.
 

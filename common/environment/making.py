@@ -142,7 +142,8 @@ def needs_rescaling(actions: gym.spaces.Box) -> bool:
 
     Agents of continuous_BCQ act in [−m, m]^A; what imports data must scale as its make_env does.
     """
-    return bool(np.any(actions.low != -actions.high) or np.any(actions.high != actions.high[0]))
+    low, high = actions.low.astype(np.float64), actions.high.astype(np.float64)
+    return bool(np.any(low != -high) or np.any(high != high[0]))
 
 
 def require_choice(env_id: str, actions: gym.spaces.Box) -> None:

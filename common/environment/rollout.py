@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from common.data.replay import LARGE, large_states
 from common.errors import InputError
+from common.notes import note
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 SMALLEST_WEIGHT = 1e-3  # γ^t below which a discounted return counts no more rewards
@@ -235,8 +237,13 @@ def observed(env: gym.Env, state: np.ndarray, reward: SupportsFloat = 0.0) -> fl
         number = float("nan")
     if not abs(number) <= FLOAT32_MAX:
         raise InputError(f"{name} gave the reward {reward}: mend the environment")
-    if np.asarray(state).dtype.kind == "f" and not (np.abs(state) <= FLOAT32_MAX).all():
-        raise InputError(f"{name} gave the state {state}: mend the environment, or its actions")
+    array = np.asarray(state)
+    if array.dtype.kind in "fiu" and array.dtype.itemsize > 1:
+        largest = np.abs(array).max()
+        if not largest <= FLOAT32_MAX:
+            raise InputError(f"{name} gave the state {state}: mend the environment, or its actions")
+        if largest >= LARGE:
+            note(large_states(name))
     return number
 
 

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from common.agent import Agent
-from common.arguments import count, folder, name, nonnegative, probability, whole
+from common.arguments import (
+    Together,
+    count,
+    folder,
+    keyword_arguments,
+    name,
+    nonnegative,
+    probability,
+    whole,
+)
 from common.precision import PRECISIONS
 
 
@@ -19,6 +28,31 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
             if action.default is None or action.default is False
             else super()._get_help_string(action)
         )
+
+
+def add_environment_flags(parser: argparse.ArgumentParser) -> None:
+    """What an environment is made with beside its id; all that is made with it is another one."""
+    parser.add_argument(
+        "--env_kwargs",
+        type=keyword_arguments,
+        nargs="+",
+        action=Together,
+        default=None,
+        metavar="NAME=VALUE",
+        help="the environment's keyword arguments, such as terminate_when_unhealthy=False",
+    )
+    parser.add_argument(
+        "--max_episode_steps",
+        type=count,
+        default=None,
+        help="steps after which an episode is cut (default: the environment's own limit)",
+    )
+
+
+def environment_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What --env_kwargs and --max_episode_steps add to gymnasium.make's arguments."""
+    limit = args.max_episode_steps
+    return (args.env_kwargs or {}) | ({} if limit is None else {"max_episode_steps": limit})
 
 
 def parser_with_common_flags(
@@ -57,6 +91,7 @@ def parser_with_common_flags(
 
     add("algorithm", str, "stage 3: the offline learner", choices=algorithms)
     add("env", str, "gymnasium environment id")
+    add_environment_flags(parser)
     add("seed", whole, "seed of every random generator; part of all file names")
     add("buffer_name", name, "name of the batch; part of its file names")
     add(

@@ -5,7 +5,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,12 @@ def saved_policy(
     for name in [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps", "precision"]:
         if name in made_with and name not in typed:
             setattr(args, name, _as_the_flag(record, name, made_with[name], getattr(args, name)))
+    for name, kind in [("env_kwargs", dict), ("max_episode_steps", int)]:
+        value = made_with.get(name)
+        if value is not None and name not in typed:
+            if not isinstance(value, kind):
+                raise InputError(f"{record}: {name} is {value!r}, no --{name}: repair it")
+            setattr(args, name, value)
     return model
 
 
@@ -74,10 +79,10 @@ def play(
     """
     video = folders.results(model.stem).with_name(f"{model.stem}.mp4")
     refuse_existing([video] if args.video else [], args.overwrite)
-    envs = [make_env(args.env) for _ in range(args.eval_episodes)]
+    envs = [make_env() for _ in range(args.eval_episodes)]
     print(report(rollout.play_episodes(act, envs, args.seed), args.env))
     if args.video:
-        record_video(video, partial(make_env, args.env), act, args.seed)
+        record_video(video, make_env, act, args.seed)
         print(f"saved {video}")
 
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from common.environment.rollout import Episode
 from common.errors import InputError
 from common.files import ROOT, best_path, read_json, replacing, values_path, write_array, write_json
+from common.notes import note
 from common.saving import write_state
 
 SOURCES = ("common/**/*.py", "datasets/*.py", "*_BCQ/*.py")
@@ -94,15 +95,23 @@ def announce_part(record: dict[str, Any]) -> None:
         print(f"the batch is of an unfinished run: {record['transitions']:,} transitions so far")
 
 
-def require_env(prefix: Path, env_id: str) -> None:
-    """Raises: InputError where a batch's record, if it has one, names another environment."""
+def require_env(prefix: Path, args: argparse.Namespace) -> None:
+    """A line where a batch was made with other --env_kwargs or another --max_episode_steps.
+
+    Raises: InputError where a batch's record, if it has one, names another environment.
+    """
     path = Path(f"{prefix}.json")
-    made_for = read_json(path).get("env", env_id) if path.exists() else env_id
-    if made_for != env_id:
+    record = read_json(path) if path.exists() else {"env": args.env}
+    if (made_for := record.get("env", args.env)) != args.env:
         raise InputError(
-            f"{prefix}_*.npy were made in {made_for}, not in {env_id}: choose another --env or "
+            f"{prefix}_*.npy were made in {made_for}, not in {args.env}: choose another --env or "
             "--buffer_name"
         )
+    made_with = record.get("arguments")
+    for name in ("env_kwargs", "max_episode_steps"):
+        before = made_with.get(name) if isinstance(made_with, dict) else None
+        if before != vars(args).get(name) and "arguments" in record:
+            note(f"{prefix}_*.npy were made with --{name} {before}, not {vars(args).get(name)}")
 
 
 def _commit() -> str | None:

@@ -1,6 +1,7 @@
 """Running the stage that the flags name: what all stages check, print and refuse."""
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from common import notes
 from common.agent import Agent
 from common.environment.making import announce_current_id
 from common.environment.rollout import seed_generators
@@ -53,7 +55,12 @@ def command(args: argparse.Namespace, stage: str) -> str:
     batch = f" --buffer_name {args.buffer_name}" if generating else ""
     folder = args.buffer_dir or args.output_dir
     other = f" --output_dir {shlex.quote(str(folder))}" if folder != ROOT else ""
-    return f"python main.py {stage} --env {args.env} --seed {seed}{batch}{other}"
+    env = f"--env {args.env}"
+    if args.env_kwargs:
+        env += f" --env_kwargs {shlex.quote(json.dumps(args.env_kwargs))}"
+    if args.max_episode_steps:
+        env += f" --max_episode_steps {args.max_episode_steps}"
+    return f"python main.py {stage} {env} --seed {seed}{batch}{other}"
 
 
 def require_made(path: Path, what: str, args: argparse.Namespace, stage: str) -> None:
@@ -83,7 +90,8 @@ def show_settings(title: str, algorithm: type[Agent], args: argparse.Namespace, 
     """Print the stage and the settings in force: the common ones, `more`, the algorithm's own."""
     common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
     common = ["env", "seed", "eval_episodes"] if args.evaluate else common
-    names = [*common, *more, "precision", "threads", "output_dir"]
+    made_with = [one for one in ("env_kwargs", "max_episode_steps") if vars(args).get(one)]
+    names = [*common, *made_with, *more, "precision", "threads", "output_dir"]
     settings = {"algorithm": algorithm.__name__} | {name: vars(args)[name] for name in names}
     settings |= hyper_parameters(algorithm, args)
     print(title)
@@ -117,6 +125,7 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> Non
         raise InputError(
             "--buffer_dir is where stage 3 reads; stages 1 and 2 write to --output_dir"
         )
+    notes.begin()
     resolve(args)
     args.env = announce_current_id(args.env)
     seed_generators(args.seed)
