@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ale_py
 import gymnasium as gym
@@ -145,7 +145,8 @@ def test_a_game_is_four_frames_a_step_to_its_end_whatever_its_id(
     assert said in capsys.readouterr().out
     assert env.action_space == gym.spaces.Discrete(actions)
     env.reset(seed=0)
-    frames = env.unwrapped.ale.getFrameNumber
+    inner: Any = env.unwrapped
+    frames = inner.ale.getFrameNumber
     begin = frames()
     for step in range(1, 13):
         *_, terminated, truncated, _ = env.step(0)
@@ -287,9 +288,10 @@ def test_mujoco_warns_on_the_screen_and_leaves_no_file(
     notes.begin()
     mujoco.set_mju_user_warning(None)
     env = making.make("Hopper-v4")
+    inner: Any = env.unwrapped
     env.reset(seed=0)
     for _ in range(2):
-        env.unwrapped.data.qvel[:] = np.nan
+        inner.data.qvel[:] = np.nan
         env.step(np.zeros(3, np.float32))
     assert capsys.readouterr().out.count("MuJoCo: Nan, Inf or huge value in QVEL") == 1
     assert not list(tmp_path.iterdir())
