@@ -27,7 +27,7 @@ from common.data.episodes import breaks
 from common.errors import InputError
 from datasets.batch import Source
 from datasets.reading import flags, reading
-from datasets.rows import Rows, Transitions, one_a_row
+from datasets.rows import Rounded, Rows, Transitions, one_a_row
 from datasets.task import Task
 
 ROOT_VARIABLE = (
@@ -107,6 +107,7 @@ def read(dataset: Any, name: str, task: Task) -> Source:
 
 def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator[Rows]:
     steps = unfinished = 0
+    rounded = Rounded()
     _require_shapes(dataset, what, task)
     with reading(what, "Minari data set"):
         episodes = iter(dataset.iterate_episodes())
@@ -123,6 +124,7 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         _require_lengths(here, count, len(observations), [len(column) for column in ends])
         if not count:
             continue
+        rounded.add(observations)
         observations = task.states(f"{here}, observations", observations)
         reward = one_a_row(f"{here}, rewards", episode.rewards)
         terminated = flags(f"{here}, terminations", episode.terminations)
@@ -134,6 +136,7 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         number = np.arange(steps, steps + count)
         steps += count
         yield Rows(number, state, action, reward, terminated, truncated, next_state)
+    notes += rounded.notes("observations")
     if unfinished:
         notes.append(f"{unfinished:,} episodes say neither terminated nor truncated: cut there")
 

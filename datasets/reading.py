@@ -9,9 +9,12 @@ import numpy as np
 
 from common.errors import InputError
 
+# What to do about a file that is damaged: another's, and one of the user's own making.
+FETCH, OWN = "fetch it again", "repair it, or write it again"
+
 
 @contextmanager
-def reading(what: str | Path, kind: str) -> Iterator[None]:
+def reading(what: str | Path, kind: str, remedy: str = FETCH) -> Iterator[None]:
     """A block of calls into another library that read `what`.
 
     Raises: InputError instead of any error of the block: a reader of a damaged file raises anything
@@ -23,13 +26,11 @@ def reading(what: str | Path, kind: str) -> Iterator[None]:
         raise
     except MemoryError:
         raise InputError(
-            f"{what} claims more numbers than fit into memory: it is damaged, fetch it again"
+            f"{what} claims more numbers than fit into memory: it is damaged; {remedy}"
         ) from None
     except Exception as error:
         reason = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
-        raise InputError(
-            f"{what} is damaged or no {kind} ({reason[:160]}): fetch it again"
-        ) from error
+        raise InputError(f"{what} is damaged or no {kind} ({reason[:160]}): {remedy}") from error
 
 
 def require_file(path: Path) -> None:

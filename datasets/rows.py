@@ -99,9 +99,10 @@ def logged(
         )
     if "terminated" not in names:
         notes.append("no terminated column: the end of every episode counts as a time-out")
-    apart, cut = 0, _Cut()
+    apart, cut, rounded = 0, _Cut(), Rounded()
     for columns, following in _with_the_next(blocks):
         rows = as_rows(columns, what, names, task)
+        rounded.add(columns["state"])
         truncated = rows.truncated
         if "episode" in names:
             named = f"{what}: {names['episode']}"
@@ -120,6 +121,7 @@ def logged(
             if following is None and rows.next_state is not None and cut.age == cut.longest:
                 truncated[-1] = True  # as long as those that were cut
         yield rows._replace(truncated=truncated & ~rows.terminated)
+    notes += rounded.notes(names["state"])
     if apart:
         notes.append(
             f"{apart:,} episodes end by {names['next_state']} alone: the next row begins elsewhere"
@@ -186,6 +188,43 @@ def _last_of_its_episode(
             )
         seen.add(one)
     return last
+
+
+class Rounded:
+    """Columns whose changes from row to row float32 cannot tell: a Unix time, a large counter."""
+
+    def __init__(self) -> None:
+        self.changes: np.ndarray | None = None
+        self.lost: np.ndarray | None = None
+        self._last: np.ndarray | None = None
+
+    def add(self, states: np.ndarray) -> None:
+        """Rows as logged, in order, (n,) or (n, w)."""
+        if states.dtype.kind not in "iuf" or states.dtype.itemsize < 8 or not len(states):
+            return
+        rows = states.reshape(len(states), -1)
+        if self._last is not None and self._last.shape[1] == rows.shape[1]:
+            rows = np.concatenate([self._last, rows])
+        self._last = rows[-1:].copy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            held = rows.astype(np.float32)
+        changed = rows[1:] != rows[:-1]
+        lost = changed & (held[1:] == held[:-1])
+        if self.changes is None or self.lost is None:
+            self.changes, self.lost = changed.sum(0), lost.sum(0)
+        elif len(self.changes) == rows.shape[1]:
+            self.changes, self.lost = self.changes + changed.sum(0), self.lost + lost.sum(0)
+
+    def notes(self, name: str) -> list[str]:
+        """A line for each column that loses more than half of them."""
+        if self.changes is None or self.lost is None:
+            return []
+        return [
+            f"{name} {column}: float32, in which states are held, keeps {changes - lost:,} of its "
+            f"{changes:,} changes from row to row: log it from a nearer zero, or in larger units"
+            for column, (changes, lost) in enumerate(zip(self.changes, self.lost, strict=True))
+            if 2 * lost > changes
+        ]
 
 
 class _Cut:

@@ -11,21 +11,23 @@
 | `next_state` (N, S) | `next_state_0` … | what was seen after it; may be empty in terminal rows |
 
 Of terminated, truncated and episode one is needed, next_state is not. Other columns are ignored,
-and a note says so.
+and a note says so. A .csv may be written as spreadsheets write it: with ; or tabs between columns,
+decimal commas, and in UTF-8, UTF-16 or a national encoding.
 """
 
+import codecs
 import csv
 import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from common.errors import InputError
 from datasets.batch import Source
-from datasets.reading import reading, require_file, sha256
+from datasets.reading import OWN, reading, require_file, sha256
 from datasets.rows import Columns, logged
 from datasets.task import Task
 
@@ -35,15 +37,17 @@ NEEDED = ("state", "action", "reward")
 NAMELESS = "(no name)"  # what a comma at the end of the header begins
 BLOCK = 10_000  # rows at a time
 WORDS = {"true": "1", "false": "0"}
+DELIMITERS = (",", ";", "\t", "|")
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")  # or a decimal comma and three digits
 
 
 def read_npz(path: Path, task: Task) -> Source:
     """The arrays of a .npz as rows. Raises: InputError where one is damaged or missing."""
     require_file(path)
-    with reading(path, ".npz archive"), zipfile.ZipFile(path) as archive:
+    with reading(path, ".npz archive", OWN), zipfile.ZipFile(path) as archive:
         there = [name.removesuffix(".npy") for name in archive.namelist()]
     names = _names(path, there, ".npz")
-    with reading(path, ".npz archive"), np.load(path, allow_pickle=False) as arrays:
+    with reading(path, ".npz archive", OWN), np.load(path, allow_pickle=False) as arrays:
         columns = {name: np.asarray(arrays[name]) for name in names}
     lengths = {name: column.shape[0] if column.ndim else 0 for name, column in columns.items()}
     total = lengths["state"]
@@ -61,13 +65,14 @@ def read_npz(path: Path, task: Task) -> Source:
 
 
 def read_csv(path: Path, task: Task) -> Source:
-    """The columns of a .csv (a header, commas, one line a row) as rows.
+    """The columns of a .csv (a header, one line a row) as rows.
 
     Raises: InputError naming the line where a cell is no number.
     """
     require_file(path)
-    with reading(path, ".csv file"), _opened(path) as file:
-        header = [cell.strip() or NAMELESS for cell in next(csv.reader(file), [])]
+    form = _form(path)
+    with reading(path, ".csv file", OWN), form.opened(path) as file:
+        header = [cell.strip() or NAMELESS for cell in next(form.reader(file), [])]
     if twice := {name for name in header if header.count(name) > 1} - {NAMELESS}:
         raise InputError(f"{path} has several columns {', '.join(sorted(twice))}: name them apart")
     places: dict[str, list[int]] = {}
@@ -82,7 +87,7 @@ def read_csv(path: Path, task: Task) -> Source:
             places[name] = [header.index(cell) for cell in expected]
     used = {header[place]: name for name, columns in places.items() for place in columns}
     names = _names(path, [used.get(cell, cell) for cell in header], ".csv")
-    blocks = _csv_blocks(path, len(header), places)
+    blocks = _csv_blocks(path, form, len(header), places)
     return _source(
         path, "csv", blocks, None, names, [*names, *set(header) - used.keys()], "line", task
     )
@@ -122,13 +127,70 @@ def _source(
     return Source(str(path), rows, total, unit, names, notes, origin)
 
 
-def _opened(path: Path) -> TextIO:
-    return path.open(newline="", encoding="utf-8-sig")  # with the mark that spreadsheets write
+class _Form(NamedTuple):
+    """How a .csv is written: its encoding, what is between columns, the line `sep=;` above all."""
+
+    encoding: str
+    delimiter: str
+    hint: bool
+
+    def opened(self, path: Path) -> TextIO:
+        """The file, at its header."""
+        file = path.open(newline="", encoding=self.encoding)
+        if self.hint:
+            file.readline()
+        return file
+
+    def reader(self, file: TextIO) -> Any:
+        """Its lines, as lists of cells."""
+        return csv.reader(file, delimiter=self.delimiter)
 
 
-def _csv_blocks(path: Path, width: int, places: dict[str, list[int]]) -> Iterator[Columns]:
-    with reading(path, ".csv file"), _opened(path) as file:
-        reader = csv.reader(file)
+def _form(path: Path) -> _Form:
+    """What the first bytes and the header tell. Whatever the encoding, numbers are ASCII's."""
+    with reading(path, ".csv file", OWN):
+        encoding = _encoding(path)
+        with path.open(newline="", encoding=encoding) as file:
+            first = file.readline()
+            hint = re.fullmatch(r"sep=(.)\s*", first)  # a spreadsheet's own, above the header
+            header = file.readline() if hint else first
+    if hint:
+        return _Form(encoding, hint[1], hint=True)
+
+    def known(delimiter: str) -> int:
+        cells = next(csv.reader([header], delimiter=delimiter), [])
+        names = (re.sub(r"_\d+$", "", cell.strip()) for cell in cells)
+        return sum(name in COLUMNS for name in names)
+
+    return _Form(encoding, max(DELIMITERS, key=known), hint=False)
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        begin = file.read(4)
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if 0 in begin[:2]:
+        return "utf-16-be" if begin[0] == 0 else "utf-16-le"
+    # Names of columns that nobody reads, and ids of episodes, may be in another: what they are made
+    # of matters to nobody, and none of these has a byte of a delimiter within a letter.
+    for encoding in ("utf-8-sig", "gb18030"):
+        try:
+            with path.open(encoding=encoding) as text:
+                while text.read(2**20):
+                    pass
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def _csv_blocks(
+    path: Path, form: _Form, width: int, places: dict[str, list[int]]
+) -> Iterator[Columns]:
+    decimal = _Decimal(path, form.delimiter)
+    with reading(path, ".csv file", OWN), form.opened(path) as file:
+        reader = form.reader(file)
         next(reader)
         lines: list[list[str]] = []
         numbers: list[int] = []
@@ -136,20 +198,63 @@ def _csv_blocks(path: Path, width: int, places: dict[str, list[int]]) -> Iterato
             if not any(cell.strip() for cell in cells):
                 continue  # an empty line, as at the end of many files
             if len(cells) != width:
-                raise InputError(
-                    f"{path}: line {reader.line_num} has {len(cells)} cells, the header {width}"
-                )
+                line = reader.line_num + form.hint
+                raise InputError(f"{path}: line {line} has {len(cells)} cells, the header {width}")
             lines.append(cells)
-            numbers.append(reader.line_num)
+            numbers.append(reader.line_num + form.hint)
             if len(lines) == BLOCK:
-                yield _columns(path, lines, numbers, places)
+                yield _columns(path, lines, numbers, places, decimal)
                 lines, numbers = [], []
         if lines:
-            yield _columns(path, lines, numbers, places)
+            yield _columns(path, lines, numbers, places, decimal)
+        decimal.require_sense()
+
+
+class _Decimal:
+    """Decimal commas: read where they can be nothing else, and refused where they can."""
+
+    def __init__(self, path: Path, delimiter: str) -> None:
+        self.path, self.delimiter = path, delimiter
+        self.comma: int | None = None  # the first line with one, and with a point
+        self.point: int | None = None
+        self.certain = delimiter == ";"  # which is there because commas are decimal
+
+    def __call__(self, cells: list[list[str]], numbers: list[int]) -> list[list[str]]:
+        """The cells with points. Raises: InputError where both, or separated thousands, occur."""
+        if not any("," in cell for line in cells for cell in line) and self.comma is None:
+            if self.point is None:
+                marked = (n for n, line in zip(numbers, cells, strict=True) if "." in "".join(line))
+                self.point = next(marked, None)
+            return cells
+        for number, line in zip(numbers, cells, strict=True):
+            for cell in line:
+                if "." in cell and self.point is None:
+                    self.point = number
+                if "," in cell:
+                    self.comma = number if self.comma is None else self.comma
+                    self.certain |= not THOUSANDS.fullmatch(cell)
+        if self.comma is not None and self.point is not None:
+            raise InputError(
+                f"{self.path}: line {self.comma} has a comma within a number and line {self.point} "
+                "a point: write numbers with a decimal point alone"
+            )
+        return [[cell.replace(",", ".") for cell in line] for line in cells]
+
+    def require_sense(self) -> None:
+        """Raises: InputError where each comma could separate thousands."""
+        if self.comma is not None and not self.certain:
+            raise InputError(
+                f"{self.path}: line {self.comma} has a comma within a number, which could be "
+                "decimal or part thousands off: write numbers with a decimal point alone"
+            )
 
 
 def _columns(
-    path: Path, lines: list[list[str]], numbers: list[int], places: dict[str, list[int]]
+    path: Path,
+    lines: list[list[str]],
+    numbers: list[int],
+    places: dict[str, list[int]],
+    decimal: _Decimal,
 ) -> Columns:
     columns = {"number": np.array(numbers)}
     for name, where in places.items():
@@ -161,6 +266,7 @@ def _columns(
             cells = [[WORDS.get(cell.lower(), cell) for cell in line] for line in cells]
         if name == "next_state":
             cells = [[cell or "nan" for cell in line] for line in cells]
+        cells = decimal(cells, numbers)
         try:
             columns[name] = np.array(cells, dtype=np.float64)
         except ValueError:

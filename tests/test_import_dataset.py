@@ -522,7 +522,8 @@ def test_next_states_may_be_empty_where_they_are_terminal(tmp_path: Path) -> Non
         (HEADER.replace("state_1", "state_3") + "\n", ["has no state_1"]),
         (HEADER.replace("state_1", "state_0") + "\n", ["several columns state_0"]),
         (HEADER.replace("terminated,truncated", "done,x") + "\n", ["where episodes end"]),
-        (HEADER.replace(",", ";") + "\n", ["has no column state"]),
+        (HEADER.replace(",", ";") + "\n", ["gives no transition"]),
+        (HEADER.replace(",", ":") + "\n", ["has no column state"]),
         (HEADER + "\n0,0,0,0,0,0,nan\n", ["truncated holds nan"]),
         (HEADER + "\n0,0,0,0,nan,1,0\n", ["NaN or infinity in line 2"]),
     ],
@@ -531,10 +532,77 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path, text: str, words: li
     refused(tmp_path, csv_file(tmp_path, text), "log.csv", *words)
 
 
-def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be",
+                                      "gbk", "latin-1"])  # fmt: skip
+@pytest.mark.parametrize(("delimiter", "comma"), [(",", "."), (";", ","), ("\t", ","), (";", ".")])
+def test_a_table_is_read_as_spreadsheets_write_it(
+    tmp_path: Path, delimiter: str, comma: str, encoding: str
+) -> None:
+    note = "é" if encoding == "latin-1" else "时间"
+    lines = [
+        f"{HEADER},{note}",
+        "0,1.5,-2.25,0.5,1e-3,0,0,a",
+        "1,1,1234.5,0,7,0,0,b",
+        "2,3,4,0,0,1,0,",
+    ]
+    text = "\r\n".join(line.replace(",", delimiter).replace(".", comma) for line in lines)
+    hint = "sep=;\r\n" if delimiter == ";" else ""
+    (tmp_path / "log.csv").write_bytes((hint + text + "\r\n").encode(encoding))
+    out = done(imported(tmp_path, "--csv", tmp_path / "log.csv", "--env", "Pendulum-v1"))
+    columns = batch(tmp_path)
+    expected = [[0, 1.5, -2.25], [1, 1, 1234.5], [2, 3, 4]]
+    np.testing.assert_array_equal(columns["state"], expected)
+    assert columns["reward"][:, 0].tolist() == [np.float32(1e-3), 7, 0]
+    assert f"ignored: the columns {note}" in out
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["0\t0\t0\t1,234\t0\t0\t0"], ["line 2 has a comma within a number, which could be"]),
+        (['0,0,0,"1,234",0,0,0'], ["line 2 has a comma within a number, which could be decimal"]),
+        (["0;0;0;0,5;0;0;0", "0;0;0;0.5;0;0;0"], ["line 2 has a comma", "and line 3 a point"]),
+        (["0;0;0;1.234,5;0;0;0"], ["line 2 has a comma within a number and line 2 a point"]),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 100])
+def test_commas_that_could_mean_either_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], words: list[str], block: int
+) -> None:
+    monkeypatch.setattr(tables, "BLOCK", block)
+    delimiter = next(one for one in ("\t", ";", ",") if one in rows[0])
+    text = "\n".join([HEADER.replace(",", delimiter), *rows, ""])
+    refused(tmp_path, csv_file(tmp_path, text), *words, "write numbers with a decimal point")
+
+
+def test_what_is_no_number_in_another_encoding_is_named(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes((HEADER + "\n0,0,0,0,0,0,\xff\n").encode("latin-1"))
     outcome = imported(tmp_path, "--csv", tmp_path / "log.csv", "--env", "Pendulum-v1")
-    refused(tmp_path, outcome, "log.csv is damaged or no .csv file")
+    refused(tmp_path, outcome, "log.csv: line 2, truncated is 'ÿ', no number")
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.npz"])
+def test_ones_own_file_is_not_to_be_fetched_again(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00")
+    kind = "--csv" if name == "log.csv" else "--npz"
+    outcome = imported(tmp_path, kind, tmp_path / name, "--env", "Pendulum-v1")
+    refused(tmp_path, outcome, name, "repair it, or write it again")
+    assert "fetch" not in outcome.err
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_numbers_that_float32_cannot_tell_apart_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(tables, "BLOCK", block)
+    state = np.stack([np.arange(38.0), 1.7e9 + np.arange(38), np.full(38, 1e9)], 1)
+    end = np.arange(38) == 37
+    out = done(npz(tmp_path, state=state, action=np.zeros(38), reward=np.ones(38), terminated=end))
+    assert "state 1: float32, in which states are held, keeps 0 of its 37 changes" in out
+    assert "state 0" not in out and "state 2" not in out
+    rows = pendulum_rows(ROWS, observations=1.7e9 + np.arange(15.0).reshape(5, 3))
+    (tmp_path / "d4rl").mkdir()
+    assert "observations 2: float32" in done(d4rl(tmp_path / "d4rl", rows))
 
 
 def test_an_episode_without_an_id_is_refused_with_its_lines(tmp_path: Path) -> None:

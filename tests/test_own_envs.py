@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 import toy_envs
 from conftest import ROOT, load_variant, run_main, snapshot
+from gymnasium.envs.mujoco.inverted_pendulum_v4 import InvertedPendulumEnv
 
 from common import notes
 from common.arguments import keyword_arguments
-from common.environment import doors, making
+from common.data.replay import Batch, ReplayBuffer
+from common.environment import doors, making, rollout
 from common.environment.elsewhere import advice
+from common.environment.simulator import restore, simulator_state
 from common.errors import InputError
 from common.run.flags import environment_options
 from datasets.task import task_of
@@ -295,3 +298,76 @@ def test_mujoco_warns_on_the_screen_and_leaves_no_file(
         env.step(np.zeros(3, np.float32))
     assert capsys.readouterr().out.count("MuJoCo: Nan, Inf or huge value in QVEL") == 1
     assert not list(tmp_path.iterdir())
+
+
+class Far(toy_envs.Reach):
+    """States of a million, as a position in millimetres."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def step(self, action: np.ndarray) -> Any:
+        state, *others = super().step(action)
+        return state + np.float32(1e6), *others
+
+
+def test_states_of_a_million_are_told_once_where_they_are_played_and_where_they_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes.begin()
+    gym.register("Far-v0", "test_own_envs:Far", max_episode_steps=5)
+    env = doors.make_continuous("Far-v0")
+    buffer = ReplayBuffer(2, 2, "cpu", 20)
+    for step in rollout.interact(env, lambda *_: np.zeros(2, np.float32), 20, 0):
+        buffer.add(*step.transition)
+    assert capsys.readouterr().out.count("Far-v0 has states of 100,000 and more") == 1
+    buffer.save(tmp_path / "b")
+    ReplayBuffer(2, 2, "cpu", 1).load(tmp_path / "b")
+    assert "b_state.npy has states of 100,000 and more" in capsys.readouterr().out
+
+
+def test_actions_of_a_batch_by_hand_are_asked_after_where_they_would_be_scaled(
+    tmp_path: Path,
+) -> None:
+    main = load_variant("continuous_BCQ").main
+    prefix = tmp_path / "buffers" / "Hand_ToyAsymmetric-v0_0"
+    prefix.parent.mkdir()
+    for name in Batch._fields:
+        width = 1 if name in ("reward", "not_done") else 2
+        np.save(f"{prefix}_{name}.npy", np.ones((9, width), np.float32))
+    learn = ["--env", "ToyAsymmetric-v0", "--buffer_name", "Hand", "--output_dir", str(tmp_path)]
+    learn += ["--max_timesteps", "2", "--eval_freq", "2", "--eval_episodes", "1"]
+    outcome = run_main(main, *learn)
+    words = "takes actions Box([ 0. -1.], [4. 5.], (2,), float32), which a batch has scaled"
+    assert outcome.status == 0 and "have no record. ToyAsymmetric-v0" in outcome.out
+    assert words in outcome.out
+    np.save(f"{prefix}_action.npy", np.full((9, 2), 3, np.float32))
+    outcome = run_main(main, *learn, "--overwrite")
+    assert outcome.status == 1 and words in outcome.err
+    np.save(f"{prefix}_action.npy", np.ones((9, 2), np.float32))
+    Path(f"{prefix}.json").write_text("{}", encoding="utf-8")
+    outcome = run_main(main, *learn, "--overwrite")
+    assert outcome.status == 0 and "no record" not in outcome.out
+
+
+class OneArray(InvertedPendulumEnv):
+    """MuJoCo whose observations are one array."""
+
+    held = np.zeros(4)
+
+    def _get_obs(self) -> np.ndarray:
+        self.held[:] = super()._get_obs()
+        return self.held
+
+
+@pytest.mark.filterwarnings("ignore:.*share an object")
+def test_restored_observations_are_copies() -> None:
+    gym.register("OneArray-v0", "test_own_envs:OneArray", max_episode_steps=9)
+    env = making.make("OneArray-v0")
+    env.reset(seed=0)
+    one = simulator_state(env)
+    env.step(np.ones(1, np.float32))
+    other = simulator_state(env)
+    assert one is not None and other is not None
+    first = restore(env, one)
+    assert not np.shares_memory(first, OneArray.held)
+    assert (first != restore(env, other)).any()
