@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from common.data.batch_files import replacing_batch
-from common.data.episodes import UNFINISHED
+from common.data.episodes import mark_unfinished
 from common.errors import InputError
 from common.files import write_array
 from datasets.rows import SHOWN, Rows, Transitions, transitions
@@ -240,7 +240,9 @@ def write(
                 files["episode"].append(numbered.pop())
         kept = files["state"].rows
         if episodes.steps and kept:
-            _mark_unfinished(temporaries[columns.index("episode")])
+            numbers = np.load(temporaries[columns.index("episode")], mmap_mode="r+")
+            mark_unfinished(numbers)
+            numbers.flush()
         if bad and not drop_bad:
             more = f" and {count['bad'] - len(bad):,} more" if count["bad"] > len(bad) else ""
             where = f"{source.unit} {', '.join(map(str, bad))}{more} ({', '.join(bad_columns)})"
@@ -256,13 +258,6 @@ def write(
         write_array(temporaries[-1], np.array(0))  # the batch is full: its oldest row comes first
         record |= counted(kept, episodes) | {"rows_dropped": sum(dropped.values())}
     return Summary(count["rows"], kept, episodes, actions, +dropped)
-
-
-def _mark_unfinished(path: Path) -> None:
-    """The last episode had not ended where the data do."""
-    numbers = np.load(path, mmap_mode="r+")
-    numbers[numbers == numbers[-1]] = UNFINISHED
-    numbers.flush()
 
 
 def counted(kept: int, episodes: Episodes) -> dict[str, Any]:

@@ -30,8 +30,13 @@ def numbers_of(ended: np.ndarray) -> np.ndarray:
     numbers = np.zeros((len(ended), 1), np.int64)
     np.cumsum(ended[:-1], out=numbers[1:, 0])  # in place: no second copy is in memory
     if not ended[-1]:
-        numbers[numbers == numbers[-1]] = UNFINISHED
+        mark_unfinished(numbers)
     return numbers
+
+
+def mark_unfinished(numbers: np.ndarray) -> None:
+    """The last episode had not ended; in place, (N, 1)."""
+    numbers[np.searchsorted(numbers[:, 0], numbers[-1, 0]) :] = UNFINISHED
 
 
 def ends_of(numbers: np.ndarray) -> np.ndarray:
