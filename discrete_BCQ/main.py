@@ -296,7 +296,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     more: dict[str, Any] = {"batch": batch_in_use(replay_buffer)}
     estimate = None
     if hasattr(agent, "value"):  # cloning has no values
-        make = partial(as_learned_from, args)
+        make = partial(as_learned_from, args.env, **flags.environment_options(args))
         estimate = ValueEstimates(agent, args, prefix, replay_buffer, make)
         more["value_pairs"] = estimate.record
     kind = ALGORITHMS[args.algorithm]
@@ -308,9 +308,9 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     recorder.finish()
 
 
-def as_learned_from(args: argparse.Namespace) -> gym.Env:
+def as_learned_from(env_id: str, **options: Any) -> gym.Env:
     """The environment whose returns a critic estimates: no time limit, rewards of Atari clipped."""
-    env = environment(args, max_episode_steps=-1)
+    env = make_env(env_id, **(options | {"max_episode_steps": -1}))
     return ClipReward(env, -1, 1) if is_atari(env) else env
 
 
