@@ -72,7 +72,7 @@ def stages() -> Iterator[Labelled]:
             agent.update(buffer.sample(100))
 
     generate()
-    batch, action = buffer.sample(100), np.zeros(3, np.float32)
+    batch, played = buffer.sample(100), buffer.rows(range(steps)).action.numpy()
 
     def update() -> None:
         for _ in range(steps):
@@ -80,7 +80,7 @@ def stages() -> Iterator[Labelled]:
 
     def step() -> None:
         bare.reset(seed=0)
-        for _ in range(steps):
+        for action in played:  # a step's contacts, and so its cost, hang on the actions
             bare.step(action)
 
     yield f"{steps} steps of stage 1, DDPG", {"float32": learn, "update alone": update}
