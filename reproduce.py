@@ -9,7 +9,11 @@ Every run is a main.py command that a person could type, and the same run: what 
 run again, what was interrupted goes on. docs/reproduce.md has the rest.
 """
 
-from common.errors import run
+from common.errors import end_quietly, run
+
+if __name__ == "__main__":
+    end_quietly()
+
 from sweeps.command_line import main
 
 if __name__ == "__main__":

@@ -196,6 +196,11 @@ class Folders:
             best_path(model),
         ]
 
+    def end(self, label: str) -> Path:
+        """What a finished run leaves for a longer one."""
+        model = self.model(label)
+        return model.with_stem(f"{model.stem}_end")
+
     def checkpoint(self, label: str) -> Path:
         """The folder of what an unfinished run needs to go on."""
         return self.root / "checkpoints" / self._name(label)
@@ -207,7 +212,7 @@ class Folders:
     def leftovers(self, label: str, buffer_name: str | None) -> list[Path]:
         """Temporary files that killed processes left of a run, and of the batch that it makes."""
         name = re.escape(self._name(label))
-        kinds = {"results": rf"{name}(_value)?\.(npy|json)", "models": rf"{name}(_best)?\.pt"}
+        kinds = {"results": rf"{name}(_value)?\.(npy|json)", "models": rf"{name}(_best|_end)?\.pt"}
         if buffer_name is not None:
             kinds["buffers"] = rf"{re.escape(self._name(buffer_name))}(_\w+\.npy|\.json)"
         found = []
@@ -239,10 +244,14 @@ class Folders:
             path.unlink(missing_ok=True)
 
 
-def refuse_existing(paths: list[Path], overwrite: bool) -> None:
-    """Raises: InputError naming the first of `paths` that exists, unless `overwrite`."""
+def refuse_existing(paths: list[Path], overwrite: bool, otherwise: str = "") -> None:
+    """Raises: InputError naming the first of `paths` that exists, unless `overwrite`.
+
+    `otherwise`: what else can be done.
+    """
     for path in paths:
         if (path.exists() or path.is_symlink()) and not overwrite:
             raise InputError(
                 f"{path} exists: --overwrite replaces it, another --seed or --output_dir keeps both"
+                f"{otherwise}"
             )

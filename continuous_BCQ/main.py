@@ -198,6 +198,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
         snapshots, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint
     )
     recorder.finish()
+    checkpoint.leave()
 
 
 def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
@@ -272,6 +273,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     recorder = Recorder(folders.results(label), args, "iterations", model, **more)
     learn(agent, seen, args, evaluator(agent, args), recorder, checkpoint, estimate)
     recorder.finish()
+    checkpoint.leave()
 
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:

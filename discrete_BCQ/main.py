@@ -242,6 +242,7 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
         args.train_freq,
     )  # fmt: skip
     recorder.finish()
+    checkpoint.leave()
 
 
 def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
@@ -306,6 +307,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     evaluate = evaluator(agent, args, env)
     learn(agent, replay_buffer, args, evaluate, recorder, checkpoint, estimate)
     recorder.finish()
+    checkpoint.leave()
 
 
 def as_learned_from(env_id: str, **options: Any) -> gym.Env:

@@ -82,7 +82,9 @@ def killed_and_finished(
     os.kill(process, signal.SIGKILL)
     in_time = ended(process) == -signal.SIGKILL
     if in_time:
-        assert ended(forked(main, argv)) == 0
+        pending = any(folder.glob("checkpoints/*/state.pt"))
+        # Without a state it may have ended just before it was killed, and is refused as finished.
+        assert ended(forked(main, argv)) == 0 or not pending
     return kills + in_time
 
 

@@ -96,6 +96,7 @@ def test_the_three_stages_run_from_inside_the_folder_and_from_elsewhere(
             for run in ("behavioral", "BCQ_Robust")
             for end in (".pt", "_best.pt")
         ),
+        f"models/BCQ_Robust_{name}_end.pt",
         *(
             f"buffers/Robust_{name}_{column}.npy"
             for column in (*COLUMNS, "ptr", "episode", "simulator")

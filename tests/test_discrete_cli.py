@@ -290,6 +290,7 @@ def test_the_three_stages_leave_their_files_and_exact_counts(folder: Path) -> No
             for run in ("behavioral", "BCQ_Default")
             for end in (".pt", "_best.pt")
         ),
+        f"models/BCQ_Default_{name}_end.pt",
         *(f"buffers/Default_{name}_{column}.npy" for column in columns),
         f"buffers/Default_{name}.json",
         *(
@@ -428,9 +429,12 @@ def test_an_id_with_a_slash_becomes_no_folder(pacman: Path) -> None:
     assert {path.name for path in pacman.iterdir()} == {"models", "results", "buffers"}
     assert all(path.is_file() for path in pacman.glob("*/*"))
     name = "ALE-MsPacman-v5_0"
+    runs = ("behavioral", "BCQ_Default")
+    models = {f"{run}_{name}{end}" for run in runs for end in (".pt", "_best.pt")}
     assert {path.name for path in (pacman / "models").iterdir()} == {
-        f"{run}_{name}{end}" for run in ("behavioral", "BCQ_Default") for end in (".pt", "_best.pt")
-    }  # fmt: skip
+        *models,
+        f"BCQ_Default_{name}_end.pt",
+    }
     assert (pacman / "buffers" / f"Default_{name}_state_221.npy").exists()
 
 

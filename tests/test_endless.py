@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import load_variant
 from gymnasium import spaces
 from kills import differing
 from test_resume import CARTPOLE, CONTINUOUS, DISCRETE, TRAIN, done, run
@@ -103,7 +102,13 @@ def stopped_within(
     return done(run(main, folder, *argv)).out
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ["continuous train", "discrete generate", "Hopper"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+)
 def test_a_signal_within_an_episode_saves_there_and_the_run_ends_as_one_never_stopped(
     case: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -118,8 +123,9 @@ def test_a_signal_within_an_episode_saves_there_and_the_run_ends_as_one_never_st
     assert differing(*folders) == []
 
 
+@pytest.mark.slow
 def test_so_does_atari_with_its_sticky_actions(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(load_variant("discrete_BCQ").utils, "ATARI_STEPS", 40)
+    monkeypatch.setattr("common.environment.doors.ATARI_STEPS", 40)
     folders = [tmp_path / "whole", tmp_path / "stopped"]
     pong = ["--env", "PongNoFrameskip-v0", *TRAIN, "--max_timesteps", "60", "--buffer_size", "30"]
     done(run(DISCRETE, folders[0], *pong))

@@ -476,6 +476,24 @@ def test_of_two_processes_at_once_one_is_refused(made: Path, tmp_path: Path) -> 
     assert statuses.count(0) == 1 and statuses.count(1) == 2
 
 
+@pytest.mark.parametrize("case", ["continuous generate", "discrete train"])
+def test_a_finished_runs_state_goes_before_the_rows_that_it_names(
+    case: str, made: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    unlink, gone = Path.unlink, list[str]()
+
+    def noted(self: Path, **options: Any) -> None:
+        if self.parent.parent.name == "checkpoints":
+            gone.append(self.name)
+        unlink(self, **options)
+
+    folder = shutil.copytree(made, tmp_path / "out")
+    monkeypatch.setattr(Path, "unlink", noted)
+    main, argv = CASES[case]
+    done(run(main, folder, *argv, *OFTEN, "--overwrite"))
+    assert any(name.startswith("rows_") for name in gone[gone.index("state.pt") :])
+
+
 def test_temporary_files_of_killed_runs_go_and_others_stay(made: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(made, tmp_path / "out")
     dead = os.fork()

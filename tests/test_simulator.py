@@ -112,12 +112,14 @@ def test_a_row_is_kept_only_where_the_way_to_it_is_held() -> None:
     assert steps.max() > 0 and len(kept) <= simulator.KEPT
 
 
-def test_at_most_a_thousand_rows_are_kept_drawn_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_thousand_to_a_thousand_rows_are_kept_drawn_from_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert simulator.KEPT == 1000
     monkeypatch.setattr(simulator, "KEPT", 50)
     _, kept = played("CartPole-v1", 400, 400)
-    assert len(kept) == 50 and kept[:, 0].max() > 300 and kept[:, 0].min() < 100
-    assert not np.array_equal(kept[:, 0], range(50))
+    assert 35 < len(kept) < 65 and kept[:, 0].max() > 300 and kept[:, 0].min() < 100
+    assert not np.array_equal(kept[:, 0], range(len(kept)))
 
 
 @pytest.mark.parametrize("stop", [20, 24], ids=["between episodes", "within one"])

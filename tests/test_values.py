@@ -161,7 +161,8 @@ def hopper_batch(folder: Path, steps: int, kept: int, buffer_size: int) -> tuple
 def test_every_kept_state_is_that_of_its_row(steps: int, size: int, tmp_path: Path) -> None:
     prefix, buffer = hopper_batch(tmp_path, steps, size, size)
     kept = np.load(column_path(prefix, "simulator"))
-    assert len(kept) == len(np.unique(kept[:, 0])) == min(1000, size)
+    assert len(kept) == len(np.unique(kept[:, 0]))
+    assert len(kept) == size or 500 < len(kept) < 700 < 1000 < size
     assert kept[:, 0].min() >= 0 and kept[:, 0].max() < size
     env = variant.utils.make_env("Hopper-v4")
     for place in range(0, len(kept), 29):

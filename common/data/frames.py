@@ -5,6 +5,7 @@ A frame stands in four states and four successors; kept once, as bytes, it takes
 
 import warnings
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from common.data import frame_files
 from common.data.batch_files import SavedBatch
 from common.data.replay import Batch, affordable
 
+TAIL = 10_000  # transitions copied at a time
 CHUNK = 100_000  # frames a file, and frames of memory asked for at a time
 
 
@@ -133,6 +135,11 @@ class FrameBuffer:
         return self._take(positions)
 
     @property
+    def at_end(self) -> bool:
+        """Whether an episode ended with the newest transition."""
+        return self._begins
+
+    @property
     def action(self) -> Tensor:
         """The actions held, oldest first, (size, 1)."""
         return torch.from_numpy(self._action[self._numbers() % self.max_size])
@@ -212,7 +219,7 @@ class FrameBuffer:
         row = np.arange(first, end) % self.max_size
         last_frame = self._last_frame[row]
         is_last = last_frame >= 0
-        earliest = max(0, first - self.history + 1)
+        earliest = first - int(self._age[row[0]])
         # Where the newest ended its episode, its successor is not in the ring.
         frames = self._frames(np.arange(earliest, end + (not is_last[-1])))
         arrays = {
@@ -243,6 +250,22 @@ class FrameBuffer:
             self._last_frame[place] = self._keep(frame)
         self._begins = bool(is_last[-1])
         self.added, self.ptr, self.size = end, end % self.max_size, min(end, self.max_size)
+
+    def take_up(self, prefix: str | Path, added: int, ended: bool) -> None:
+        """Be again the ring that was saved as this batch when `added` transitions had come in.
+
+        `ended`: whether an episode ended with the last of them; of frames the batch says it.
+
+        Raises: InputError as `load` does.
+        """
+        del ended
+        saved = copy(self)  # whose frames stay in the files
+        saved.load(prefix)
+        self.record, dropped = saved.record, added - saved.size
+        for start in range(0, saved.size, TAIL):
+            tail = saved.tail(start, min(start + TAIL, saved.size))
+            moved = {name: tail[name] + dropped for name in ("first", "earliest")}
+            self.extend(tail | moved)
 
     def save(
         self,

@@ -301,6 +301,23 @@ class ReplayBuffer:
         ended[:kept] = ends_of(np.roll(numbers, -oldest) if oldest else numbers)[:kept]
         return ended
 
+    def take_up(self, prefix: str | Path, added: int, ended: bool) -> None:
+        """Be again the ring that was saved as this batch when `added` transitions had come in.
+
+        `ended`: whether an episode ended with the last of them, which a batch does not say.
+
+        Raises: InputError as `load` does.
+        """
+        self.load(prefix)
+        place = added % self.max_size
+        if added > self.size:  # the rows of a full ring lie where they were written
+            for column in self._columns:
+                column.copy_(column.roll(place, 0))
+            self._ended = None if self._ended is None else np.roll(self._ended, place)
+        if self._ended is not None:
+            self._ended[place - 1] = ended
+        self.added, self.ptr = added, place
+
     @staticmethod
     def _saved_oldest(saved: SavedBatch, total: int) -> int:
         if "ptr" not in saved:
@@ -324,6 +341,11 @@ class ReplayBuffer:
     def says_ends(self) -> bool:
         """Whether it is known where episodes end; otherwise the states tell, as far as they do."""
         return self._ended is not None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether an episode ended with the newest transition, as far as that is known."""
+        return self._ended is not None and bool(self._ended[self.ptr - 1])
 
     def ends(self) -> np.ndarray:
         """Whether an episode ends with each transition held, oldest first, (size,) bool."""

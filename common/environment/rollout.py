@@ -107,7 +107,9 @@ class EpisodeUnderWay:
 
     def begin(self, timestep: int, seed: int | None = None) -> None:
         """The first state of an episode. Raises: as `reset` does."""
-        self._before, self._seed, self._actions = between_episodes(self.env), seed, []
+        # With a seed it begins alike, whatever was before.
+        self._before = between_episodes(self.env) if seed is None else {}
+        self._seed, self._actions = seed, []
         self.state, self.episode_return = reset(self.env, timestep, seed), 0.0
         self.ended = False
 
@@ -176,7 +178,9 @@ def between_episodes(env: gym.Env) -> dict[str, Any]:
 
 
 def remember(env: gym.Env, state: dict[str, Any]) -> None:
-    """Put such a state back. The environment is then to be reset without a seed."""
+    """Put such a state back, if it is one. The environment is then to be reset without a seed."""
+    if "np_random" not in state:
+        return
     inner: Any = env.unwrapped
     inner.np_random.bit_generator.state = state["np_random"]
     if "ale" in state:

@@ -11,6 +11,7 @@ emulator's memory. What is kept depends on the environment:
   then played again, which leads to the row where all chance comes from gymnasium's `np_random`.
 """
 
+import math
 import zlib
 from typing import Any, SupportsFloat
 
@@ -150,15 +151,19 @@ def state_from_observation(env: gym.Env, observation: np.ndarray) -> np.ndarray 
 
 
 class Snapshots(gym.Wrapper[Any, Any, Any, Any]):
-    """The environment, whose exact state is kept at up to 1,000 of the given timesteps."""
+    """The environment, whose exact state is kept at 500 to 1,000 of the given timesteps, or all.
+
+    Each timestep draws a number, and those below a bound are chosen, which is halved as often as
+    the timesteps double: so a longer run chooses among the steps of a shorter one what that kept.
+    """
 
     def __init__(self, env: gym.Env, timesteps: range, seed: int) -> None:
         """`timesteps` are those whose transitions the batch will hold; the kept are drawn."""
         super().__init__(env)
-        number = min(KEPT, len(timesteps))
+        bound = 0.5 ** max(0, math.ceil(math.log2(max(1, len(timesteps)) / KEPT)))
         # A generator of its own: what is kept must not change what is played.
-        drawn = np.random.default_rng(seed).choice(len(timesteps), number, replace=False)
-        self.chosen = {timesteps[place] for place in drawn}
+        drawn = np.random.default_rng(seed).random(timesteps.stop)[timesteps.start :]
+        self.chosen = {timesteps[place] for place in np.flatnonzero(drawn < bound)}
         self.states: dict[int, np.ndarray] = {}
         # Of the episode: the generator as it began, the steps since, and the last actions.
         self.generator: np.ndarray | None = None
@@ -200,8 +205,9 @@ class Snapshots(gym.Wrapper[Any, Any, Any, Any]):
         return {str(step): torch.from_numpy(state) for step, state in self.states.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put such states back."""
-        self.states = {int(step): one.numpy() for step, one in state.items()}
+        """Put such states back, of a shorter run those that are chosen here, too."""
+        states = {int(step): one.numpy() for step, one in state.items()}
+        self.states = {step: one for step, one in states.items() if step in self.chosen}
 
     def rows(self, replay_buffer: Any) -> np.ndarray | None:
         """(n, 1 + state): a row's position from the oldest held (0), and its state; None for none.

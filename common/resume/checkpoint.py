@@ -20,9 +20,10 @@ from common.errors import InputError, Stopped
 from common.files import Folders, refuse_existing
 from common.printing import tell
 from common.resume.lock import LOCK, Lock
+from common.resume.longer import leave, take_up
 from common.resume.ownership import STATE, Ownership
 from common.resume.parts import Counting, Generators, Part, Rows, Writer
-from common.saving import read_sealed, write_sealed
+from common.saving import read_sealed, read_state, write_sealed
 
 HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
 PATIENCE = 5.0  # seconds that a checkpoint waits for the end of an episode
@@ -66,6 +67,9 @@ class Checkpoint:
         self._lock: Lock | None = None
         self._batch: Ownership | None = None
         self._found: dict[str, Any] | None = None
+        self._end: Path | None = None  # what a finished run has left, or will leave
+        self._longer = False  # whether it is that which was found
+        self._closed = False  # whether the last checkpoint has been written
         self._saved = 0.0
         self._patient, self._asked = False, 0  # whether signals wait, and the one that does
         self._heard = 0.0  # when it came
@@ -74,7 +78,8 @@ class Checkpoint:
     def claim(self, label: str, files: list[Path], batch: str | None = None) -> None:
         """Take the name of a run that makes `files`, and look for what an unfinished one left.
 
-        `batch`: the name of the batch that it makes, which is taken with it.
+        Or what a finished one left, where this one is to be longer. `batch`: the name of the batch
+        that it makes, which is taken with it.
 
         Raises: InputError where another process has it, where its checkpoint is damaged, and where
         one of `files` exists and there is none; --overwrite begins anew. As `Ownership` does.
@@ -85,14 +90,25 @@ class Checkpoint:
         makes_batch = self.args.generate_buffer or self.args.train_behavioral
         for path in self.folders.leftovers(label, self.args.buffer_name if makes_batch else None):
             path.unlink()
-        if not (folder / STATE).exists():
+        self._end = self.folders.end(label)
+        unfinished, finished = (folder / STATE).exists(), self._end.exists()
+        if not self.args.overwrite and (unfinished or finished):
+            source = folder / STATE if unfinished else self._end
+            with _remedied(source):
+                self._found = read_sealed(source)
+                steps = self._found["arguments"]["max_timesteps"]
+            self._longer = not unfinished and self.args.max_timesteps > steps
+            if not (unfinished or self._longer):
+                refuse_existing(files, False, f"; more than {steps:,} --max_timesteps go on")
+                self._found = None
+        elif not unfinished:
             refuse_existing(files, self.args.overwrite)
-        elif not self.args.overwrite:
-            with _remedied(folder / STATE):
-                self._found = read_sealed(folder / STATE)
         if batch is not None:
-            goes_on = self._found is not None
-            self._batch = Ownership(self.folders, batch, folder.name, self.args.overwrite, goes_on)
+            found = self._found or {}
+            made = found["parts"]["rows"]["digest"] if self._longer else None
+            self._batch = Ownership(
+                self.folders, batch, folder.name, self.args.overwrite, bool(found), made
+            )
 
     def permit(self, digest: str) -> None:
         """As a batch is about to be replaced. Raises: InputError where it is not this run's."""
@@ -127,16 +143,25 @@ class Checkpoint:
         self._patient = True
         if self._found is None:
             return self.save()
-        with _remedied(self.folder / STATE):
+        assert self.args is not None and self.folders is not None and self._end is not None
+        source, done = self._end if self._longer else self.folder / STATE, set[str]()
+        with _remedied(source):
             self._require_arguments(self._found["arguments"])
-            for name, part in self.parts.items():
-                part.load_state_dict(self._found["parts"][name])
-        print(f"goes on where it stopped, from {self.folder / STATE}")
+            if self._longer:
+                batch = self.folders.buffer(self.args.buffer_name)
+                done = take_up(self._found, self.parts, batch, self.args.eval_freq)
+            for name in self.parts:
+                if name not in done:
+                    self.parts[name].load_state_dict(self._found["parts"][name])
+        print(f"goes on where it {'ended' if self._longer else 'stopped'}, from {source}")
         steps = [part.done for part in self.parts.values() if isinstance(part, Counting)]
         for part in self.parts.values():
             if isinstance(part, Writer):
                 part.went_on(max(steps, default=0))
+        self._closed = not self._longer and "best" in self._found
         self._found, self._saved = None, time.monotonic()
+        if self._longer:
+            self.save()  # before the first file of the shorter run is replaced
 
     def _arguments(self) -> dict[str, Any]:
         plain = (str, int, float, bool, type(None))
@@ -147,34 +172,66 @@ class Checkpoint:
         }
 
     def _require_arguments(self, made_with: dict[str, Any]) -> None:
-        given = self._arguments()
+        given, kind = self._arguments(), "an unfinished"
+        if self._longer:
+            steps, kind = made_with["max_timesteps"], "a finished"
+            if given["max_timesteps"] <= steps:
+                raise InputError(f"the batch has no more than the {steps:,} iterations done")
+            given["max_timesteps"] = steps
         differing = [
             f"{name} {made_with.get(name)}, not {given.get(name)}"
             for name in sorted(made_with.keys() | given.keys())
             if made_with.get(name) != given.get(name)
         ]
         if differing:
+            source = self._end if self._longer else self.folder
             raise InputError(
-                f"{self.folder} is of an unfinished run with other arguments "
+                f"{source} is of {kind} run with other arguments "
                 f"({'; '.join(differing)}): with the same ones it goes on"
             )
 
-    def save(self) -> None:
+    def save(self, **more: Any) -> None:
         """Write every part. Raises: InputError where that fails; the former state then stays."""
-        if self.folder is None:
+        if self.folder is None or self._closed:
             return
         self.keep()
         parts = {name: part.state_dict() for name, part in self.parts.items()}
-        write_sealed(self.folder / STATE, {"arguments": self._arguments(), "parts": parts})
+        write_sealed(self.folder / STATE, {"arguments": self._arguments(), "parts": parts} | more)
         buffers = [part for part in self.parts.values() if isinstance(part, Rows)]
         self._clean({STATE, *(name for part in buffers for name, *_ in part.files)})
         self._saved = time.monotonic()
+
+    def close(self, best: Path | None = None) -> None:
+        """Save for the last time, at the last point that a longer run comes by, too.
+
+        `best`: the best agent's file, where an evaluation follows that a longer run does not have.
+        """
+        if best is None or self._closed:
+            self.save()
+        else:
+            self.save(best=read_state(best, "cpu") if best.exists() else {})
+        self._closed = True
+
+    def leave(self) -> None:
+        """The run has finished: keep what a longer one needs, but no replay buffer beside a batch.
+
+        Raises: InputError where it cannot be written.
+        """
+        assert self.args is not None and self.folders is not None
+        assert self.folder is not None and self._end is not None
+        if "rows" in self.parts and not self.args.save_buffer:
+            self._end.unlink(missing_ok=True)
+        else:
+            self.keep()
+            batch = self.folders.buffer(self.args.buffer_name)
+            leave(self._end, read_sealed(self.folder / STATE), self.parts, batch)
 
     def _clean(self, keep: set[str]) -> None:
         """Remove all else: rows overwritten since, what a killed run was writing."""
         assert self.folder is not None
         with suppress(OSError):  # someone else has
-            for path in self.folder.iterdir():
+            # The state goes before the rows that it names: a kill between leaves none without them.
+            for path in sorted(self.folder.iterdir(), key=lambda path: path.name != STATE):
                 if path.name not in {LOCK, *keep}:
                     path.unlink()
 

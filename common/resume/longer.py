@@ -7,6 +7,7 @@ the agent and, where the last evaluation was the best, the best one before it in
 """
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from common.files import best_path
 from common.saving import save_state, write_sealed
 
 
-def leave(path: Path, last: dict[str, Any], parts: dict[str, Any]) -> None:
+def leave(path: Path, last: dict[str, Any], parts: dict[str, Any], batch: Path) -> None:
     """Keep of a finished run's last checkpoint what `take_up` needs.
 
     Raises: InputError where it cannot be written.
@@ -25,11 +26,11 @@ def leave(path: Path, last: dict[str, Any], parts: dict[str, Any]) -> None:
     if "best" not in last:  # it is of the last evaluation, as the model is
         del kept["agent"]
     if "rows" in kept:
-        kept["rows"] = parts["rows"].as_batch()
+        kept["rows"] = parts["rows"].as_batch(batch)
     best = last.get("best", {}) if recorder.last_is_best else {}
     files = [one for one in recorder.files if not (best and one == best_path(recorder.model))]
     content = {"arguments": last["arguments"], "parts": kept, "best": best}
-    write_sealed(path, content | {"files": {one.name: _digest(one) for one in files}})
+    write_sealed(path, _rebuilt(content | {"files": {one.name: _digest(one) for one in files}}))
 
 
 def take_up(end: dict[str, Any], parts: dict[str, Any], batch: Path, eval_freq: int) -> set[str]:
@@ -52,6 +53,18 @@ def take_up(end: dict[str, Any], parts: dict[str, Any], batch: Path, eval_freq: 
     if end["best"]:
         save_state(best_path(recorder.model), end["best"])
     return done
+
+
+def _rebuilt(content: Any) -> Any:
+    """The same, no text or list of it shared but all equal texts: then the same bytes are written.
+
+    What was read from a file shares other objects than what a run has made.
+    """
+    if isinstance(content, dict):
+        return {_rebuilt(name): _rebuilt(part) for name, part in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(_rebuilt(part) for part in content)
+    return sys.intern(content) if type(content) is str else content
 
 
 def _digest(path: Path) -> str:

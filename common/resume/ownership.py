@@ -40,9 +40,15 @@ class Ownership:
     """That of a batch by the run of this name; a context for what cannot be stopped and go on."""
 
     def __init__(
-        self, folders: Folders, buffer_name: str, run: str, overwrite: bool, goes_on: bool = False
+        self,
+        folders: Folders,
+        buffer_name: str,
+        run: str,
+        overwrite: bool,
+        goes_on: bool = False,
+        made: str | None = None,
     ) -> None:
-        """`goes_on`: the run was stopped, and has a checkpoint.
+        """`goes_on`: the run has a checkpoint. `made`: or it has finished, with this batch.
 
         Raises: InputError where another run, also a stopped one, makes the batch, and where one
         lies there that this run may not replace; --overwrite takes it.
@@ -53,13 +59,13 @@ class Ownership:
         try:
             for path in self.folder.glob(".*.tmp"):  # of a killed owner
                 path.unlink()
-            self._own = self._taken(overwrite, goes_on)
+            self._own = self._taken(overwrite, goes_on, made)
             self._note()
         except BaseException:
             self.release(finished=False)
             raise
 
-    def _taken(self, overwrite: bool, goes_on: bool) -> list[str]:
+    def _taken(self, overwrite: bool, goes_on: bool, made: str | None) -> list[str]:
         """The batches that this run may replace."""
         owner: dict[str, Any] = {}
         with suppress(InputError):
@@ -73,6 +79,7 @@ class Ownership:
             )
         if goes_on:
             self._own = list(owner.get("own", [])) if other == self.run else []
+            self._own += [made] if made else []
             self._require_own()
             return self._own
         refuse_existing(self.folders.batch_files(self.buffer_name), overwrite)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from common.errors import InputError
+from common.files import read_json
 from common.saving import read_sealed, write_sealed
 
 OTHER_BATCH = "the batch is not the one that the unfinished run learned from"
@@ -102,6 +103,17 @@ class Rows:
         """The newest transition's episode goes no further: its file is to be written again."""
         self.replay_buffer.cut()
         self.files = self.files[:-1]
+
+    def as_batch(self, batch: Path) -> dict[str, Any]:
+        """What `take_up` needs where the rows have been saved as this batch."""
+        buffer, digest = self.replay_buffer, read_json(f"{batch}.json")["digest"]
+        return {"digest": digest, "added": buffer.added, "ended": buffer.at_end}
+
+    def take_up(self, batch: Path, state: dict[str, Any]) -> None:
+        """The rows of that batch. Raises: InputError where it is another."""
+        self.replay_buffer.take_up(batch, state["added"], state["ended"])
+        if self.replay_buffer.record["digest"] != state["digest"]:
+            raise InputError(f"{batch}_*.npy are not what the finished run saved")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises: InputError where a file is missing or damaged."""

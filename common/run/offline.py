@@ -7,6 +7,7 @@ from typing import Any
 from tqdm import tqdm
 
 from common.agent import require_finite
+from common.files import best_path
 from common.resume.checkpoint import Checkpoint
 from common.run.record import Recorder
 
@@ -27,6 +28,8 @@ def learn(
     Raises: InputError where a loss is no longer finite, naming it and the iteration.
     """
     iterations, course = args.max_timesteps, Course()
+    assert recorder.model is not None
+    best = best_path(recorder.model)
     checkpoint.hold(agent=agent, recorder=recorder, course=course)
     checkpoint.resume()
     with tqdm(total=iterations, initial=course.done, unit="it", disable=None) as progress:
@@ -34,15 +37,20 @@ def learn(
             end = min(recorder.evaluated + args.eval_freq, iterations)
             while course.done < end:
                 chunk = min(CHUNK, end - course.done)
+                if chunk < CHUNK and end % args.eval_freq:  # a longer run has a whole one here
+                    checkpoint.close(best)
                 figures = agent.train(replay_buffer, chunk, args.batch_size)
                 require_finite(figures, course.done + chunk)
                 course.add(figures, chunk)
                 progress.update(chunk)
                 checkpoint.save_if_due()
+            if end % args.eval_freq:  # a longer run has no evaluation here
+                checkpoint.close(best)
             with checkpoint.interruptible():
                 value = estimate_value() if estimate_value else None
                 recorder.add(end, evaluate(), course.means(), agent, value)
             course.totals, course.weights = {}, {}
+    checkpoint.close()
 
 
 class Course:

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from common.agent import Mean, require_finite
 from common.environment.rollout import Episode, EpisodeUnderWay, interact
+from common.files import best_path
 from common.resume.checkpoint import Checkpoint
 from common.resume.parts import Rows
 from common.run.collecting import Progress
@@ -81,8 +82,10 @@ def learn_online(
                 require_finite(figures.means(), done)
                 checkpoint.save_if_due(due=evaluated)
                 evaluated = False
-        if recorder.evaluated < steps:
+        if recorder.evaluated < steps:  # where a longer run has no evaluation
+            checkpoint.close(best_path(recorder.model) if recorder.model else None)
             add_evaluation()
+        checkpoint.close()
     finally:
         if args.save_buffer and replay_buffer.size:
             save_batch(played.episodes)

@@ -185,6 +185,31 @@ class Recorder:
         keys = ("arguments", "versions", "commit", "source", "code_changes")
         return {key: self.record[key] for key in keys if key in self.record}
 
+    @property
+    def files(self) -> list[Path]:
+        """What there is of the run, but for the json."""
+        paths = [self.path, values_path(self.path)]
+        paths += [self.model, best_path(self.model)] if self.model else []
+        return [path for path in paths if path.exists()]
+
+    @property
+    def last_is_best(self) -> bool:
+        """Whether no evaluation was as good as the last one."""
+        means = [float(np.mean(episodes)) for episodes in self.record["returns"]]
+        return int(np.argmax(means)) == len(means) - 1
+
+    def take_up(self, eval_freq: int) -> None:
+        """Go on with the finished run's json, but for an evaluation that a longer run lacks.
+
+        Raises: InputError where it is missing or damaged.
+        """
+        record = read_json(self.path.with_suffix(".json"))
+        if record["x"][-1] % eval_freq:
+            for name in {"x", "returns", "figures", "values"} & record.keys():
+                record[name].pop()
+        more = {"finished": False, "arguments": self.record["arguments"]}
+        self.load_state_dict({"record": record | more})
+
     def add(
         self,
         x: int,
@@ -250,7 +275,7 @@ class Recorder:
         paths = [*arrays, self.path.with_suffix(".json")]
         if self.model and agent:
             paths.append(self.model)
-            if means.argmax() == len(means) - 1:
+            if self.last_is_best:
                 paths.append(best_path(self.model))
         self.permit()
         with replacing(*paths) as temporaries:
