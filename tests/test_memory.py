@@ -48,13 +48,13 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell")
-def test_a_batch_is_loaded_and_saved_with_a_fifth_of_its_size_beside_it(
+def test_a_batch_is_loaded_with_a_fifth_of_its_size_beside_it_and_saved_with_half(
     prefix: Path, tmp_path: Path
 ) -> None:
     whole = 4 * ROWS * sum(SIZES)
     buffer = ReplayBuffer(11, 3, "cpu", 1)
     assert peak(lambda: buffer.load(prefix)) < 1.2 * whole
-    assert peak(lambda: buffer.save(tmp_path / "again")) < 0.2 * whole
+    assert peak(lambda: buffer.save(tmp_path / "again")) < 0.5 * whole
     assert buffer.size == ROWS
 
 
