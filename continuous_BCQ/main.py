@@ -3,6 +3,7 @@
     python main.py --train_behavioral --gaussian_std 0.1
     python main.py --generate_buffer --max_timesteps 100000
     python main.py                                   (BCQ; --algorithm names a baseline)
+    python main.py --buffer_name Clinic              (a batch imported without --env: no simulator)
 
 Source: Fujimoto, Meger, Precup, ICML 2019, sections 3 and 5 and supplementary.
 """
@@ -34,14 +35,21 @@ from common.environment import rollout
 from common.environment.doors import is_rescaled, taken
 from common.environment.simulator import Snapshots
 from common.files import Folders
+from common.normalised import NormalisedStates
 from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
 from common.resume.parts import OTHER_BATCH, OTHER_POLICY, Unchanged
-from common.run import flags, playing, stages
+from common.run import acting, flags, logs, playing, stages
 from common.run.collecting import collect
 from common.run.offline import learn
 from common.run.online import learn_online
-from common.run.record import Recorder, announce_part, batch_record, require_env
+from common.run.record import (
+    EstimateRecorder,
+    Recorder,
+    announce_part,
+    batch_record,
+    require_env,
+)
 from common.run.stages import require_made, show_settings
 from common.run.true_values import ValueEstimates
 from DDPG import DDPG
@@ -52,6 +60,7 @@ RESCALED = (
     "{env} takes actions {actions}, which a batch has scaled to [-1, 1]: import_dataset.py does it"
 )
 CONCURRENT_SEED = 10_000  # added to --seed by --concurrent
+KIND = "continuous"  # of the actions
 BEHAVIOURAL = "DDPG"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
@@ -151,7 +160,8 @@ def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
     kind: Any = ALGORITHMS[args.algorithm]
     agent = kind(*dimensions(env), **flags.hyper_parameters(kind, args))
-    return use_precision(agent, args.precision)
+    agent = use_precision(agent, args.precision)
+    return NormalisedStates(agent, dimensions(env)[0]) if args.normalize_states else agent
 
 
 def environment(args: argparse.Namespace, **options: Any) -> gym.Env:
@@ -239,7 +249,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     checkpoint.claim(label, folders.run_files(label))
-    env, prefix = environment(args), stages.batch_prefix(args)
+    env, prefix = logs.environment(args, partial(environment, args), KIND), stages.batch_prefix(args)
     replay_buffer = load_batch(args, prefix, env)
     batch = batch_in_use(replay_buffer)
     checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))
@@ -270,22 +280,69 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
             f"this run ends after {args.max_timesteps:,}: a smaller --warm_up learns from rewards"
         )
     model = folders.model(label)
-    recorder = Recorder(folders.results(label), args, "iterations", model, **more)
-    learn(agent, seen, args, evaluator(agent, args), recorder, checkpoint, estimate)
+    record = Recorder if args.env else EstimateRecorder
+    recorder = record(folders.results(label), args, "iterations", model, **more)
+    evaluate: Callable[[], Any]
+    if args.env:
+        evaluate = evaluator(agent, args)
+    else:
+        evaluate, seen = logs.held_out(agent, env, args, replay_buffer)
+        checkpoint.hold(held_out=evaluate)
+    learn(agent, seen, args, evaluate, recorder, checkpoint, estimate)
     recorder.finish()
     checkpoint.leave()
 
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent without noise, and tell what it earned."""
-    model = playing.saved_policy(args, folders, ALGORITHMS, flags.typed(make_parser()))
+    agent, _, model = saved_agent(args, folders)
+    show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
+    playing.play(args, folders, model, agent.select_action, partial(environment, args))
+
+
+def estimate_policy(args: argparse.Namespace, folders: Folders) -> None:
+    """Judge a saved agent by a batch alone."""
+    agent, env, model = saved_agent(args, folders)
+    replay_buffer = load_batch(args, stages.batch_prefix(args), env)
+    show_settings(f"Estimate {model}", ALGORITHMS[args.algorithm], args, "buffer_name")
+    logs.estimate(agent, env, args, replay_buffer)
+
+
+def act(args: argparse.Namespace, folders: Folders) -> None:
+    """Write what a saved agent does in the states of --act."""
+    acting.require_output(args)
+    agent, env, _ = saved_agent(args, folders)
+    acting.act(args, agent.select_action, env)
+
+
+def load_policy(model: str | Path, env: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """A saved policy as a function of states, (n, S) -> (n, A) in the units that were logged.
+
+    The record of its run must lie where it was made. `env`: the environment's id, where there is
+    one.
+    """
+    args = parse_args(["--act", "states.csv", "--model", str(model)])
+    folders = acting.prepare(args, env)
+    agent, made, _ = saved_agent(args, folders, typed=set())
+    return acting.in_units(agent.select_action, made)
+
+
+def saved_agent(
+    args: argparse.Namespace, folders: Folders, typed: set[str] | None = None
+) -> tuple[Any, gym.Env, Path]:
+    """The agent of --model, or that of stage 3; the environment it is for; its file.
+
+    `typed`: the flags that go before the record's (those on the command line unless given).
+    """
+    typed = flags.typed(make_parser()) if typed is None else typed
+    model = playing.saved_policy(args, folders, ALGORITHMS, typed)
+    env = logs.environment(args, partial(environment, args), KIND)
     try:
-        agent = make_agent(args, environment(args))
+        agent = make_agent(args, env)
     except ValueError as error:  # a kernel that does not exist, say
         raise InputError(f"the record of {model} does not fit: {error}") from error
     agent.load(model)
-    show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
-    playing.play(args, folders, model, agent.select_action, partial(environment, args))
+    return agent, env, model
 
 
 def batch_in_use(replay_buffer: ReplayBuffer) -> dict[str, Any]:
@@ -324,7 +381,8 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
     """The named batch, checked against the environment. Raises: InputError for another's."""
     state_dim, action_dim, max_action = dimensions(env)
     state_file = column_path(prefix, "state")
-    require_made(state_file, "batch", args, "--generate_buffer")
+    if args.env:
+        require_made(state_file, "batch", args, "--generate_buffer")
     require_env(prefix, args)
     replay_buffer = ReplayBuffer(state_dim, action_dim, args.device, max_size=1)
     replay_buffer.load(prefix, args.buffer_size)
@@ -345,8 +403,10 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> ReplayBu
 
 def main() -> None:
     """Run the stage that the flags name."""
-    mine = stages.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
-    stages.run_stage(parse_args(), BEHAVIOURAL, mine)
+    mine = stages.Stages(
+        train_behavioral, generate_buffer, learn_offline, evaluate_policy, estimate_policy, act
+    )
+    stages.run_stage(parse_args(), BEHAVIOURAL, mine, flags.typed(make_parser()))
 
 
 if __name__ == "__main__":

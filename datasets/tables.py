@@ -27,8 +27,8 @@ import numpy as np
 
 from common.errors import InputError
 from datasets.batch import Source
-from datasets.reading import OWN, reading, require_file, sha256
-from datasets.rows import Columns, logged
+from datasets.reading import OWN, numbers, reading, require_file, sha256
+from datasets.rows import SHOWN, Columns, logged
 from datasets.task import Task
 
 WIDE = ("state", "action", "next_state")  # columns that a .csv numbers: state_0, state_1, …
@@ -70,6 +70,20 @@ def read_csv(path: Path, task: Task) -> Source:
     Raises: InputError naming the line where a cell is no number.
     """
     require_file(path)
+    form, header, places = _csv_header(path)
+    used = {header[place]: name for name, columns in places.items() for place in columns}
+    names = _names(path, [used.get(cell, cell) for cell in header], ".csv")
+    blocks = _csv_blocks(path, form, len(header), places)
+    return _source(
+        path, "csv", blocks, None, names, [*names, *set(header) - used.keys()], "line", task
+    )
+
+
+def _csv_header(path: Path) -> tuple[_Form, list[str], dict[str, list[int]]]:
+    """How the file is written, the cells of the first line, and where each column of `COLUMNS` that is there has its cells.
+
+    Raises: InputError where a name stands twice, or a number is missing in a row of them.
+    """
     form = _form(path)
     with reading(path, ".csv file", OWN), form.opened(path) as file:
         header = [cell.strip() or NAMELESS for cell in next(form.reader(file), [])]
@@ -85,12 +99,33 @@ def read_csv(path: Path, task: Task) -> Source:
             if lost := [cell for cell in expected if cell not in header]:
                 raise InputError(f"{path} has no {lost[0]}: number the columns from {name}_0 on")
             places[name] = [header.index(cell) for cell in expected]
-    used = {header[place]: name for name, columns in places.items() for place in columns}
-    names = _names(path, [used.get(cell, cell) for cell in header], ".csv")
-    blocks = _csv_blocks(path, form, len(header), places)
-    return _source(
-        path, "csv", blocks, None, names, [*names, *set(header) - used.keys()], "line", task
-    )
+    return form, header, places
+
+
+def read_states(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """The states of a .csv or .npz alone, (n, S), for a policy that takes states of this shape.
+
+    Raises: InputError where they are missing, no numbers, or of another width.
+    """
+    require_file(path)
+    if path.suffix == ".npz":
+        with reading(path, ".npz archive", OWN), np.load(path, allow_pickle=False) as arrays:
+            found = np.asarray(arrays["state"]) if "state" in arrays else None
+        blocks = [] if found is None else [found]
+    else:
+        form, header, places = _csv_header(path)
+        states = {name: where for name, where in places.items() if name == "state"}
+        blocks = [b["state"] for b in _csv_blocks(path, form, len(header), states)] if states else []
+    if not blocks:
+        raise InputError(f"{path} has no states: a column state, or state_0, state_1, …")
+    array = numbers(f"{path}: state", np.concatenate(blocks))
+    if array.shape[1:] != shape:
+        raise InputError(f"{path}: states are {array.shape[1]} wide, the policy takes {shape[0]}")
+    if not len(array) or not np.isfinite(array).all():
+        rows = np.flatnonzero(~np.isfinite(array).all(1))[:SHOWN].tolist()
+        where = f"NaN or infinity in row {', '.join(map(str, rows))}" if rows else "no row"
+        raise InputError(f"{path}: {where} (from 0): a policy needs every number of a state")
+    return array
 
 
 def _names(path: Path, there: list[str], kind: str) -> dict[str, str]:

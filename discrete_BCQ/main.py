@@ -2,6 +2,7 @@
 
     python main.py --train_behavioral
     python main.py --generate_buffer
+    python main.py --buffer_name Clinic              (a batch imported without --env: no simulator)
     python main.py                                   (BCQ; --algorithm names a baseline)
 
 Source: Fujimoto, Conti, Ghavamzadeh, Pineau, "Benchmarking Batch Deep Reinforcement Learning
@@ -34,14 +35,21 @@ from common.data.batch_files import column_path, file_digest
 from common.environment import rollout
 from common.environment.simulator import Snapshots
 from common.files import Folders
+from common.normalised import NormalisedStates
 from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
 from common.resume.parts import OTHER_BATCH, OTHER_POLICY, Unchanged
-from common.run import flags, playing, stages
+from common.run import acting, flags, logs, playing, stages
 from common.run.collecting import collect
 from common.run.offline import learn
 from common.run.online import learn_online
-from common.run.record import Recorder, announce_part, batch_record, require_env
+from common.run.record import (
+    EstimateRecorder,
+    Recorder,
+    announce_part,
+    batch_record,
+    require_env,
+)
 from common.run.stages import require_made, show_settings
 from common.run.true_values import ValueEstimates
 from DQN import DQN
@@ -78,6 +86,7 @@ VECTOR: dict[str, Any] = {
     "eval_freq": 5000,
     "eval_eps": 0.0,
 }
+KIND = "discrete"  # of the actions
 BEHAVIOURAL = "DQN"  # what stages 1 and 2 are about
 DEFAULTS = {
     "algorithm": "BCQ",
@@ -177,8 +186,12 @@ def epsilon(updates: int, args: argparse.Namespace) -> float:
 def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
     kind: Any = ALGORITHMS[args.algorithm]
-    agent = kind(*dimensions(env), **flags.hyper_parameters(kind, args))
-    return use_precision(agent, args.precision)
+    if args.normalize_states and is_atari(env):
+        raise InputError("--normalize_states is for vectors: Atari's pixels share one range")
+    agent = use_precision(
+        kind(*dimensions(env), **flags.hyper_parameters(kind, args)), args.precision
+    )
+    return NormalisedStates(agent, dimensions(env)[0][0]) if args.normalize_states else agent
 
 
 def evaluated(agent: Any, eps: float, num_actions: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -288,7 +301,7 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     checkpoint.claim(label, folders.run_files(label))
-    env, prefix = environment(args), stages.batch_prefix(args)
+    env, prefix = logs.environment(args, partial(environment, args), KIND), stages.batch_prefix(args)
     resolve_by_kind(args, env)
     replay_buffer = load_batch(args, prefix, env)
     checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))
@@ -302,10 +315,18 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
         more["value_pairs"] = estimate.record
     kind = ALGORITHMS[args.algorithm]
     shown = ["buffer_name", "buffer_size", "batch_size", "true_value"]
-    show_settings("Stage 3: learn offline", kind, args, "eval_eps", *shown)
-    recorder = Recorder(folders.results(label), args, "iterations", folders.model(label), **more)
-    evaluate = evaluator(agent, args, env)
-    learn(agent, replay_buffer, args, evaluate, recorder, checkpoint, estimate)
+    shown = ["eval_eps", *shown] if args.env else shown
+    show_settings("Stage 3: learn offline", kind, args, *shown)
+    record, model = Recorder if args.env else EstimateRecorder, folders.model(label)
+    recorder = record(folders.results(label), args, "iterations", model, **more)
+    evaluate: Callable[[], Any]
+    seen: Any = replay_buffer
+    if args.env:
+        evaluate = evaluator(agent, args, env)
+    else:
+        evaluate, seen = logs.held_out(agent, env, args, replay_buffer)
+        checkpoint.hold(held_out=evaluate)
+    learn(agent, seen, args, evaluate, recorder, checkpoint, estimate)
     recorder.finish()
     checkpoint.leave()
 
@@ -318,14 +339,55 @@ def as_learned_from(env_id: str, **options: Any) -> gym.Env:
 
 def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent with ε `eval_eps`, and tell what it earned."""
-    model = playing.saved_policy(args, folders, ALGORITHMS, flags.typed(make_parser()))
-    env = environment(args)
-    resolve_by_kind(args, env)
-    agent = make_agent(args, env)
-    agent.load(model)
+    agent, env, model = saved_agent(args, folders)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args, "eval_eps")
     act = evaluated(agent, args.eval_eps, dimensions(env)[1])
     playing.play(args, folders, model, act, partial(environment, args))
+
+
+def estimate_policy(args: argparse.Namespace, folders: Folders) -> None:
+    """Judge a saved agent, acting greedily, by a batch alone."""
+    agent, env, model = saved_agent(args, folders)
+    if is_atari(env):
+        raise InputError("--estimate serves vectors, not Atari's frames")
+    replay_buffer = load_batch(args, stages.batch_prefix(args), env)
+    show_settings(f"Estimate {model}", ALGORITHMS[args.algorithm], args, "buffer_name")
+    logs.estimate(agent, env, args, replay_buffer)
+
+
+def act(args: argparse.Namespace, folders: Folders) -> None:
+    """Write what a saved agent, acting greedily, does in the states of --act."""
+    acting.require_output(args)
+    agent, env, _ = saved_agent(args, folders)
+    acting.act(args, agent.select_action, env)
+
+
+def load_policy(model: str | Path, env: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """A saved policy as a function of states, (n, S) -> (n,), acting greedily.
+
+    The record of its run must lie where it was made. `env`: the environment's id, where there is
+    one.
+    """
+    args = parse_args(["--act", "states.csv", "--model", str(model)])
+    folders = acting.prepare(args, env)
+    agent, made, _ = saved_agent(args, folders, typed=set())
+    return acting.in_units(agent.select_action, made)
+
+
+def saved_agent(
+    args: argparse.Namespace, folders: Folders, typed: set[str] | None = None
+) -> tuple[Any, gym.Env, Path]:
+    """The agent of --model, or that of stage 3; the environment it is for; its file.
+
+    `typed`: the flags that go before the record's (those on the command line unless given).
+    """
+    typed = flags.typed(make_parser()) if typed is None else typed
+    model = playing.saved_policy(args, folders, ALGORITHMS, typed)
+    env = logs.environment(args, partial(environment, args), KIND)
+    resolve_by_kind(args, env)
+    agent = make_agent(args, env)
+    agent.load(model)
+    return agent, env, model
 
 
 def batch_in_use(replay_buffer: Buffer) -> dict[str, Any]:
@@ -341,7 +403,8 @@ def batch_in_use(replay_buffer: Buffer) -> dict[str, Any]:
 def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
     """The named batch, checked against the environment. Raises: InputError for another's."""
     action_file = column_path(prefix, "action")
-    require_made(action_file, "batch", args, "--generate_buffer")
+    if args.env:
+        require_made(action_file, "batch", args, "--generate_buffer")
     require_env(prefix, args)
     replay_buffer = make_buffer(env, args.device, 1)
     replay_buffer.load(prefix, args.buffer_size)
@@ -350,9 +413,9 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
     if outside.any():
         row = int(outside.nonzero()[0, 0])
         raise InputError(
-            f"{action_file}: row {row} holds action {int(replay_buffer.action[row])}; {args.env} "
-            f"has {num_actions} actions, 0 to {num_actions - 1}: was the batch made for another "
-            "environment?"
+            f"{action_file}: row {row} holds action {int(replay_buffer.action[row])}; "
+            f"{args.env or args.buffer_name} has {num_actions} actions, 0 to {num_actions - 1}: "
+            "was the batch made for another environment?"
         )
     args.buffer_size = replay_buffer.size
     return replay_buffer
@@ -360,8 +423,10 @@ def load_batch(args: argparse.Namespace, prefix: Path, env: gym.Env) -> Buffer:
 
 def main() -> None:
     """Run the stage that the flags name."""
-    mine = stages.Stages(train_behavioral, generate_buffer, learn_offline, evaluate_policy)
-    stages.run_stage(parse_args(), BEHAVIOURAL, mine)
+    mine = stages.Stages(
+        train_behavioral, generate_buffer, learn_offline, evaluate_policy, estimate_policy, act
+    )
+    stages.run_stage(parse_args(), BEHAVIOURAL, mine, flags.typed(make_parser()))
 
 
 if __name__ == "__main__":

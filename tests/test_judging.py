@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.data.episodes import breaks
 from common.errors import InputError
 from common.judging.FQE import FQE, Critics, Policy
 from common.judging.importance import (
@@ -12,7 +13,7 @@ from common.judging.importance import (
     log_ratios,
     weighted_importance_sampling,
 )
-from common.judging.logs import Log, episode_starts, split, starts_of_ids
+from common.judging.logs import Log, split, starts_of
 
 GAMMA = 0.8
 
@@ -22,7 +23,8 @@ def log_of(rows: list[tuple[int, int, int, float, bool]], states: int, actions: 
     s, a, after, reward, terminated = map(np.array, zip(*rows, strict=True))
     state, next_state = (torch.eye(states)[index] for index in (s, after))
     not_done = torch.tensor(1.0 - terminated)
-    starts = episode_starts(state, next_state, not_done)
+    ends = torch.from_numpy(breaks(state.numpy(), next_state.numpy())) | (not_done == 0)
+    starts = starts_of(ends)
     action = torch.eye(actions)[a]
     return Log(state, action, next_state, torch.tensor(reward).float(), not_done.float(), starts)
 
@@ -100,6 +102,18 @@ def test_the_target_is_r_plus_gamma_times_the_expected_value_of_the_slow_copy() 
     action, p = tabular(torch.tensor([[0.75, 0.25]] * 3))(log.next_state)
     expected = [[GAMMA * 2.5, 1.0], [GAMMA * 2.5, GAMMA * 2.5]]
     np.testing.assert_allclose(fqe.target_value(rows, action, p), expected, rtol=1e-5)
+
+
+def test_no_target_is_beyond_what_the_logged_rewards_can_sum_to() -> None:
+    for rewards, low, high in (((0.0, 1.0), 0, 5), ((1.0, 1.0), 1, 5), ((-1.0, 0.5), -5, 2.5)):
+        log = log_of(CHAIN, 3, 2)._replace(reward=torch.tensor([*rewards, rewards[0]]))
+        fqe = FQE(log, GAMMA, 0, critics=2, hidden=[])
+        action, p = tabular(torch.tensor([[0.5, 0.5]] * 3))(log.next_state)
+        for bias, bound in ((1e6, high), (-1e6, low)):
+            with torch.no_grad():
+                fqe.target.biases[0].fill_(bias)
+            found = fqe.target_value(torch.tensor([[0, 1], [1, 0]]), action, p)
+            np.testing.assert_allclose(found, bound, rtol=1e-6)
 
 
 def test_every_critic_learns_from_its_own_resample_of_whole_episodes() -> None:
@@ -205,7 +219,7 @@ def test_a_log_knows_its_episodes_and_their_discounted_returns() -> None:
     np.testing.assert_allclose(log.returns_to_go(GAMMA)[:3], [expected[0], 2, expected[1]])
     part = log.take(torch.tensor([2, 1]))
     assert part.starts.tolist() == [0, 1, 3] and part.reward.tolist() == [5, 3, 4]
-    assert starts_of_ids(torch.tensor([4, 4, 2, 2, 2, 9])).tolist() == [0, 2, 5, 6]
+    assert starts_of(torch.tensor([0, 1, 0, 0, 1, 0]) == 1).tolist() == [0, 2, 5, 6]
 
 
 def test_held_out_episodes_are_drawn_by_the_seed_and_are_none_to_learn_from() -> None:

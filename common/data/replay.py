@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -336,6 +337,14 @@ class ReplayBuffer:
         reward = torch.from_numpy(self._in_order(self._columns.reward)[:, 0])
         sums = reward.double().cumsum(0)[torch.from_numpy(self.ends())]
         return sums.diff(prepend=sums.new_zeros(1)).tolist()
+
+    def part(self, index: Tensor) -> Self:
+        """A buffer of the transitions at these positions by age alone. Raises: as `rows`."""
+        alone = copy(self)
+        alone._columns = self.rows(index)
+        alone.size = alone.max_size = alone.added = len(index)
+        alone.ptr, alone._ended = 0, self.ends()[index.cpu().numpy()]
+        return alone
 
     @property
     def says_ends(self) -> bool:

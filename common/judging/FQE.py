@@ -30,11 +30,11 @@ from common.networks import SoftUpdate
 from common.optimizer import FusedAdam
 
 LEARNING_RATE = 1e-3
-HIDDEN = [128, 128]
+HIDDEN = [64, 64]
 # Differs from the paper, which solves a regression to the end before it copies Q: that many small
 # steps of both take a fraction of the time.
-TAU = 0.02
-BATCH_SIZE = 128  # transitions a critic and update
+TAU = 0.1
+BATCH_SIZE = 64  # transitions a critic and update
 CRITICS = 10
 STD_OFFSET = 1e-3  # added to the states' standard deviation, which may be 0
 LEVEL = 0.95  # of the interval
@@ -117,6 +117,9 @@ class FQE:
         to_go = log.returns_to_go(discount)
         self.value_mean = float(to_go.mean())
         self.value_std = float(to_go.std(correction=0)) or 1.0
+        low, high = float(log.reward.min()), float(log.reward.max())
+        # One reward at least is earned, and never more than these for ever.
+        self.lowest, self.highest = min(low, low / (1 - discount)), max(high, high / (1 - discount))
         self._resample(critics)
 
     def _resample(self, critics: int) -> None:
@@ -153,10 +156,16 @@ class FQE:
 
     @torch.no_grad()
     def target_value(self, rows: Tensor, action: Tensor, p: Tensor) -> Tensor:
-        """y = r + nd·γ·Σ_m p_m Q'(s', a'_m) of these rows (C, B), (N, M, A), (N, M) -> (C, B)."""
+        """y = r + nd·γ·Σ_m p_m Q'(s', a'_m) of these rows (C, B), (N, M, A), (N, M) -> (C, B).
+
+        No y is beyond what the logged rewards can sum to: critics that know nothing of the actions
+        of a policy far from the log would else feed on their own errors.
+        """
         log = self.log
         value = self.expected_q(self.target, log.next_state[rows], action[rows], p[rows])
-        return log.reward[rows] + log.not_done[rows] * self.discount * value
+        target = log.reward[rows] + log.not_done[rows] * self.discount * value
+        # Differs from the paper, which leaves the targets as they are.
+        return target.clamp(self.lowest, self.highest)
 
     def loss(self, rows: Tensor, target: Tensor) -> Tensor:
         """Σ over critics of the mean (Q(s, a) − y)², in units of the returns' variance."""
@@ -193,7 +202,7 @@ class FQE:
         each = value.gather(1, self.drawn_starts.to(self.device)).mean(1).double().cpu().numpy()
         spread = each.std(ddof=1) * student.ppf((1 + LEVEL) / 2, len(each) - 1)
         mean = float(each.mean())
-        return Estimate(mean, mean - spread, mean + spread, each.tolist())
+        return Estimate(mean, float(mean - spread), float(mean + spread), each.tolist())
 
     @torch.no_grad()
     def first_values(self) -> Tensor:

@@ -70,23 +70,15 @@ class Log(NamedTuple):
         return torch.from_numpy(to_go)
 
 
-def episode_starts(state: Tensor, next_state: Tensor, not_done: Tensor) -> Tensor:
-    """The first row of each episode, and N, (E + 1,), where nothing else says it.
+def starts_of(ended: Tensor) -> Tensor:
+    """The first row of each episode, and N, (E + 1,); `ended` (N,): with this row.
 
-    (N, S), (N, S), (N,). An episode ends in a terminal state, or where the next transition begins
-    elsewhere than this one ended; the last one, where the data end.
+    The last episode ends where the data do.
     """
-    ended = not_done == 0
-    ended[:-1] |= (next_state[:-1] != state[1:]).any(1)
-    ended[-1] = True
-    ends = ended.nonzero()[:, 0] + 1
-    return torch.cat([ends.new_zeros(1), ends])
-
-
-def starts_of_ids(episode: Tensor) -> Tensor:
-    """The first row of each episode, and N, (E + 1,), from an id a row, (N,)."""
-    ends = (episode[1:] != episode[:-1]).nonzero()[:, 0] + 1
-    return torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), len(episode))])
+    ends = ended.clone()
+    ends[-1] = True
+    after = ends.nonzero()[:, 0] + 1
+    return torch.cat([after.new_zeros(1), after])
 
 
 def split(episodes: int, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

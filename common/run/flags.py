@@ -84,6 +84,18 @@ def parser_with_common_flags(
         action="store_true",
         help="play --eval_episodes episodes of what stage 3 saved, or of --model",
     )
+    stage.add_argument(
+        "--estimate",
+        action="store_true",
+        help="judge what stage 3 saved, or --model, by the batch alone: fitted Q evaluation",
+    )
+    stage.add_argument(
+        "--act",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="write to --output what that policy does in the states of this .csv or .npz",
+    )
 
     def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
         text += shown(flag) if defaults[flag] is None else ""
@@ -136,9 +148,10 @@ def parser_with_common_flags(
         "--model",
         type=Path,
         default=None,
-        help="--evaluate: any saved policy, such as models/…_best.pt (default: the one evaluated "
-        "last by stage 3)",
+        help="--evaluate, --estimate and --act: any saved policy, such as models/…_best.pt "
+        "(default: the one evaluated last by stage 3)",
     )
+    add_flags_of_logs(parser)
     parser.add_argument(
         "--video", action="store_true", help="--evaluate: save the first episode as an mp4, too"
     )
@@ -184,6 +197,44 @@ def parser_with_common_flags(
         help="write returns, losses and mean Q for tensorboard below results/tensorboard/",
     )
     return parser
+
+
+def add_flags_of_logs(parser: argparse.ArgumentParser) -> None:
+    """The flags of learning and judging without a simulator; None is decided later."""
+    add = parser.add_argument
+    add(
+        "--held_out",
+        type=probability,
+        default=None,
+        help="without a simulator: share of the episodes to judge on, which are not learned from; "
+        "0 judges on those learned from (default: 0.1, --estimate: the run's own)",
+    )
+    add(
+        "--estimate_iterations",
+        type=count,
+        default=None,
+        help="without a simulator: updates of an estimate's critics; a fifth at later evaluations "
+        "(default: 10,000)",
+    )
+    add(
+        "--estimate_rows",
+        type=count,
+        default=None,
+        help="without a simulator: transitions at most that an estimate learns from, in whole "
+        "episodes (default: 50,000)",
+    )
+    add(
+        "--output",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="--act: where the actions go, a .csv or .npz",
+    )
+    add(
+        "--normalize_states",
+        action="store_true",
+        help="stage 3: learner and policy see (s - mean) / (std + 1e-3) of the batch's states",
+    )
 
 
 def add_learners_flags(parser: argparse.ArgumentParser, learners: dict[str, type[Agent]]) -> None:

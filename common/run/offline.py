@@ -18,7 +18,7 @@ def learn(
     agent: Any,
     replay_buffer: Any,
     args: argparse.Namespace,
-    evaluate: Callable[[], list[float]],
+    evaluate: Callable[[], Any],
     recorder: Recorder,
     checkpoint: Checkpoint,
     estimate_value: Callable[[], dict[str, float | None]] | None = None,

@@ -21,7 +21,7 @@ from common.run.flags import hyper_parameters
 def saved_policy(
     args: argparse.Namespace, folders: Folders, algorithms: dict[str, type], typed: set[str]
 ) -> Path:
-    """The file of the policy that --evaluate plays: --model, or what stage 3 saved last.
+    """The file of the policy to be judged or used: --model, or what stage 3 saved last.
 
     `args` take over the algorithm and the hyper-parameters of the run's record, but for those whose
     flags were `typed`. Without a record a line says so.
@@ -34,7 +34,7 @@ def saved_policy(
             f"no policy: {model} does not exist; --algorithm, --buffer_name, --env and --seed name "
             "what stage 3 saved, --model any file"
         )
-    record = model.parent.parent / "results" / f"{model.stem.removesuffix('_best')}.json"
+    record = record_of(model)
     if not record.exists():
         print(f"no record {record}: the algorithm and its settings are those of the flags")
         return model
@@ -43,7 +43,9 @@ def saved_policy(
         raise InputError(f"{record} is no record of a run: --model another, or repair it")
     if "algorithm" not in typed and made_with.get("algorithm") in list(algorithms):
         args.algorithm = made_with["algorithm"]
-    for name in [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps", "precision"]:
+    names = [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps", "precision"]
+    names += ["normalize_states", *([] if args.env else ["held_out"])]
+    for name in names:
         if name in made_with and name not in typed:
             setattr(args, name, _as_the_flag(record, name, made_with[name], getattr(args, name)))
     for name, kind in [("env_kwargs", dict), ("max_episode_steps", int)]:
@@ -53,6 +55,12 @@ def saved_policy(
                 raise InputError(f"{record}: {name} is {value!r}, no --{name}: repair it")
             setattr(args, name, value)
     return model
+
+
+def record_of(model: Path) -> Path:
+    """Where the record of the run that saved this policy lies, if it was left where it was made."""
+    model = model.resolve()
+    return model.parent.parent / "results" / f"{model.stem.removesuffix('_best')}.json"
 
 
 def _as_the_flag(record: Path, name: str, value: Any, default: Any) -> Any:

@@ -21,6 +21,9 @@ from common.notes import note
 from common.saving import write_state
 
 SOURCES = ("common/**/*.py", "datasets/*.py", "*_BCQ/*.py")
+# Arguments that came later: left out where they are not set, so that records stay as they were.
+LATER = ("held_out", "estimate_iterations", "estimate_rows", "estimate", "act", "output",
+         "normalize_states")  # fmt: skip
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 
 
@@ -29,6 +32,7 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
     arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
     for place in ("output_dir", "buffer_dir"):  # where files lie does not change what a run is
         arguments.pop(place, None)
+    arguments = {k: v for k, v in arguments.items() if k not in LATER or v not in (None, False)}
     return {"arguments": arguments} | code()
 
 
@@ -131,6 +135,8 @@ class Recorder:
     are written as (evaluations, 2), the estimate and the true value, NaN where it is not measured.
     """
 
+    evaluations = "returns"  # what the record calls them
+
     def __init__(
         self,
         path: Path,
@@ -148,7 +154,7 @@ class Recorder:
             "seconds": 0.0,
             "x_label": x_label,
             "x": [],
-            "returns": [],
+            self.evaluations: [],
             "figures": [],
         }
         self._start = time.monotonic()
@@ -213,38 +219,47 @@ class Recorder:
     def add(
         self,
         x: int,
-        returns: list[float],
+        evaluation: Any,
         figures: dict[str, float],
         agent: Any = None,
         value: dict[str, float | None] | None = None,
     ) -> None:
-        """One evaluation after `x` steps: its episodes' returns, the mean losses since the last.
+        """One evaluation after `x` steps, and the mean losses since the last.
 
-        `value`: the value estimate and the true value, by the names "estimate" and "true".
+        `evaluation`: the returns of its episodes. `value`: the value estimate and the true value,
+        by the names "estimate" and "true".
         """
         if value is not None:
             self.record.setdefault("values", []).append(value)
         self.record["x"].append(x)
-        self.record["returns"].append(returns)
+        self.record[self.evaluations].append(evaluation)
         self.record["figures"].append(figures)
         self._save(agent)
         self._show(len(self.record["x"]) - 1)
 
     def _show(self, place: int) -> None:
         """One evaluation on the screen, and for tensorboard."""
-        x, returns = self.record["x"][place], self.record["returns"][place]
+        x = self.record["x"][place]
         value = self.record["values"][place] if "values" in self.record else {}
-        measured = {f"value_{k}": v for k, v in value.items() if v is not None}
-        figures = self.record["figures"][place] | measured
-        mean = float(np.mean(returns))
+        values = {f"value_{k}": v for k, v in value.items() if v is not None}
+        figures = self.record["figures"][place] | values
         shown = "  ".join(f"{name} {number:.4g}" for name, number in figures.items())
-        tqdm.write(
-            f"{self.record['x_label']} {x:>9,}  return {mean:9.2f} ± {np.std(returns):.2f}  {shown}"
-        )
+        measured, text = self._evaluated(place)
+        tqdm.write(f"{self.record['x_label']} {x:>9,}  {text}  {shown}")
         if self._tensorboard:
-            for name, number in {"return": mean, **figures}.items():
+            for name, number in {**measured, **figures}.items():
                 self._events.add_scalar(name, number, x)
             self._events.flush()
+
+    def _evaluated(self, place: int) -> tuple[dict[str, float], str]:
+        """One evaluation: what tensorboard is told, and the screen."""
+        returns = self.record["returns"][place]
+        mean = float(np.mean(returns))
+        return {"return": mean}, f"return {mean:9.2f} ± {np.std(returns):.2f}"
+
+    def _means(self) -> np.ndarray:
+        """One number an evaluation, (evaluations,), the best being the highest."""
+        return np.array([np.mean(episodes) for episodes in self.record["returns"]])
 
     @property
     def _events(self) -> Any:
@@ -267,7 +282,7 @@ class Recorder:
 
     def _save(self, agent: Any = None) -> None:
         self.record["seconds"] = round(time.monotonic() - self._start, 1)
-        means = np.array([np.mean(episodes) for episodes in self.record["returns"]])
+        means = self._means()
         arrays = {self.path: means}
         if "values" in self.record:
             pairs = [(one["estimate"], one["true"]) for one in self.record["values"]]
@@ -285,3 +300,35 @@ class Recorder:
             write_json(record, self.record)
             for path in temporaries[len(arrays) + 1 :]:
                 write_state(path, agent.state_dict())
+
+
+class EstimateRecorder(Recorder):
+    """The evaluations of a run without a simulator: estimates, and never a return among them.
+
+    `estimates` of the record holds what each evaluation said (`HeldOut`); the .npy their values,
+    discounted, (evaluations,) float64. The best agent is that of the highest estimate.
+    """
+
+    evaluations = "estimates"
+
+    def _evaluated(self, place: int) -> tuple[dict[str, float], str]:
+        found = self.record["estimates"][place]
+        interval = f"({found['low']:.4g} to {found['high']:.4g})"
+        others = {k: v for k, v in found.items() if k not in ("value", "low", "high")}
+        shown = "  ".join(f"{name} {number:.4g}" for name, number in others.items())
+        return {"estimate": found["value"], **others}, (
+            f"estimate {found['value']:.4g} {interval}  {shown}"
+        )
+
+    def _means(self) -> np.ndarray:
+        return np.array([found["value"] for found in self.record["estimates"]])
+
+    def finish(self, **more: Any) -> None:
+        """As any run's, and which agent the best is."""
+        super().finish(**more)
+        if self.model:
+            place = int(self._means().argmax())
+            print(
+                f"best by the estimate on held-out episodes, after {self.record['x'][place]:,} "
+                f"{self.record['x_label']}: {best_path(self.model)}"
+            )

@@ -13,12 +13,13 @@ import torch
 
 from common import notes
 from common.agent import Agent
-from common.environment.making import announce_current_id
 from common.environment.rollout import seed_generators
 from common.errors import InputError
 from common.files import ROOT, Folders, best_path
 from common.resume.checkpoint import Checkpoint
 from common.run.flags import hyper_parameters
+from common.run.logs import DEFAULTS as OF_LOGS
+from common.run.logs import settle_env
 
 ONLINE_BUFFER_SIZE = int(1e6)  # transitions that stage 1 keeps by default
 
@@ -90,6 +91,10 @@ def show_settings(title: str, algorithm: type[Agent], args: argparse.Namespace, 
     """Print the stage and the settings in force: the common ones, `more`, the algorithm's own."""
     common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
     common = ["env", "seed", "eval_episodes"] if args.evaluate else common
+    if args.env is None:
+        common = ["seed", "max_timesteps", "eval_freq", *OF_LOGS]
+    if args.estimate:
+        common = ["seed", "discount", *OF_LOGS]
     made_with = [one for one in ("env_kwargs", "max_episode_steps") if vars(args).get(one)]
     names = [*common, *made_with, *more, "precision", "threads", "output_dir"]
     settings = {"algorithm": algorithm.__name__} | {name: vars(args)[name] for name in names}
@@ -109,13 +114,17 @@ class Stages(NamedTuple):
     train_behavioral: Stage
     generate_buffer: Stage
     learn_offline: Stage
-    evaluate: Callable[[argparse.Namespace, Folders], None]  # has nothing to go on from
+    # These have nothing to go on from.
+    evaluate: Callable[[argparse.Namespace, Folders], None]
+    estimate: Callable[[argparse.Namespace, Folders], None]
+    act: Callable[[argparse.Namespace, Folders], None]
 
 
-def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> None:
+def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages, typed: set[str]) -> None:
     """Seed every generator and run the stage that the flags name.
 
-    `behavioural` is the algorithm of stages 1 and 2, whatever --algorithm says of stage 3.
+    `behavioural` is the algorithm of stages 1 and 2, whatever --algorithm says of stage 3; `typed`
+    are the arguments whose flags are on the command line.
     """
     if args.behavioral_seed is None:
         args.behavioral_seed = args.seed
@@ -127,7 +136,7 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> Non
         )
     notes.begin()
     resolve(args)
-    args.env = announce_current_id(args.env)
+    settle_env(args, typed)
     seed_generators(args.seed)
     folders = Folders(args.output_dir, args.env, args.seed)
     if args.train_behavioral or args.generate_buffer:
@@ -139,5 +148,9 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages) -> Non
         stage = stages.generate_buffer
     elif args.evaluate:
         return stages.evaluate(args, folders)
+    elif args.estimate:
+        return stages.estimate(args, folders)
+    elif args.act:
+        return stages.act(args, folders)
     with Checkpoint(args, folders) as checkpoint:
         stage(args, folders, checkpoint)
