@@ -71,7 +71,7 @@ slow: $(VENV)/.checks
 check: $(VENV)/.checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy common datasets plotting sweeps plot.py import_dataset.py reproduce.py tests benchmarks
+	$(BIN)/mypy common datasets plotting sweeps plot.py import_dataset.py reproduce.py tests benchmarks examples
 	cd continuous_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 	cd discrete_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .
 	cd tabular_BCQ && MYPYPATH=.. ../$(BIN)/mypy --config-file ../pyproject.toml .

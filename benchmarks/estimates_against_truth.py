@@ -75,9 +75,8 @@ def measure(args: argparse.Namespace) -> None:
         settings.acting_candidates = 10
         typed = {"held_out", "acting_candidates", *(["algorithm"] if behaviour else [])}
         agent, env, _ = main.saved_agent(settings, folders, typed=typed)
-        prefix = folders.buffer("Log")
-        replay_buffer = main.load_batch(settings, prefix, env)
-        judge, _ = logs.held_out(agent, env, settings, prefix, replay_buffer)
+        replay_buffer = main.load_batch(settings, folders.buffer("Log"), env)
+        judge, _ = logs.held_out(agent, env, settings, replay_buffer)
         figures: dict[str, Any] = judge()
         if args.task in DISCRETE:
             figures["wis"] = list(judge.importance(settings.discount, 0))

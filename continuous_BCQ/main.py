@@ -35,12 +35,12 @@ from common.environment import rollout
 from common.environment.doors import is_rescaled, taken
 from common.environment.simulator import Snapshots
 from common.files import Folders
-from common.normalised import NormalisedStates
 from common.precision import use_precision
 from common.resume.checkpoint import Checkpoint
 from common.resume.parts import OTHER_BATCH, OTHER_POLICY, Unchanged
 from common.run import acting, flags, logs, playing, stages
 from common.run.collecting import collect
+from common.run.normalised import NormalisedStates
 from common.run.offline import learn
 from common.run.online import learn_online
 from common.run.record import (

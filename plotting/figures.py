@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, SymmetricalLogLocator
 from common.errors import InputError
 from plotting.names import in_figure
 from plotting.panels import BATCHES, LEARNERS, Panel, interval, place_in
-from plotting.runs import AVERAGE, BEHAVIOUR, Run, say
+from plotting.runs import AVERAGE, BEHAVIOUR, NO_SIMULATOR, Run, say
 
 COLUMN, PAGE = 3.25, 6.75  # inches
 PRINT: dict[str, Any] = {
@@ -208,6 +208,8 @@ def grid(panels: list[Panel], share_y: bool) -> tuple[Figure, list[Axes]]:
         axes.set_title(in_figure(title if panel.env else panel.batch))
         if column == min(c for r, c in places if r == row):
             unit = "undiscounted return" if share_y else "mean Q"
+            if share_y and panel.env == NO_SIMULATOR:
+                unit = "estimated value"
             axes.set_ylabel(f"{in_figure(panel.env)}\n{unit}" if panel.env else unit)
             axes.tick_params(labelleft=True)
     return figure, [every[place] for place in places]

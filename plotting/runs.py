@@ -13,12 +13,15 @@ from common.files import read_array, read_json
 
 ONLINE, GENERATED, OFFLINE, FOREIGN = "stage 1", "stage 2", "stage 3", "no record"
 BEHAVIOUR, AVERAGE = "behavioural policy", "batch's average return"
+NO_SIMULATOR = "no simulator"  # in the place of an environment; such runs hold estimates
 LAST = 10  # evaluations behind a final performance, as in the papers' tables
 
 
 @dataclass(frozen=True)
 class Run:
     """One saved run: mean undiscounted return `y[k]` after `x[k]` of `planned` steps.
+
+    Where `env` is NO_SIMULATOR, `y` are estimates of a discounted value.
 
     `values` (evaluations, 2) holds the critic's estimate and the true value, NaN where there is
     none; it is None for a learner without a critic. Of a behavioural agent the estimate is the mean
@@ -76,10 +79,13 @@ def read_run(path: Path) -> Run:
         made["arguments"] = dict(made.get("arguments") or {})
         if made.get("mean_return") is not None:
             made["mean_return"] = float(made["mean_return"])
+        env = NO_SIMULATOR if arguments["env"] is None else str(arguments["env"])
+        if env == NO_SIMULATOR:
+            made["mean_return"] = None  # undiscounted: nothing to compare an estimate with
         values = None if stage == GENERATED else _values(record)
         planned = x[-1] if record.get("finished", True) else arguments["max_timesteps"]
         run = Run(
-            path, stage, str(arguments["env"]), batch, learner, arguments.get("seed", str(path)),
+            path, stage, env, batch, learner, arguments.get("seed", str(path)),
             x, str(record["x_label"]), y, float(planned), arguments,
             made, values,
             str((record.get("value_pairs") or {}).get("source", "")),

@@ -12,7 +12,7 @@ import numpy as np
 from common.environment.scores import normalized_score
 from plotting.names import in_table
 from plotting.panels import Panel, behaviour_of, interval, meanwhile
-from plotting.runs import AVERAGE, BEHAVIOUR, LAST, Run
+from plotting.runs import AVERAGE, BEHAVIOUR, LAST, NO_SIMULATOR, Run
 
 NONE = "n/a"
 COLUMNS = (
@@ -104,26 +104,34 @@ def _shown(value: Any, form: str = ".1f") -> str:
     return NONE if _missing(value) else format(round(value, 1) + 0.0, form)
 
 
+def _to_four_figures(value: Any) -> str:
+    """An estimate, whose size is that of the rewards."""
+    return NONE if _missing(value) else f"{value + 0.0:.4g}"
+
+
 def to_markdown(made: list[dict[str, Any]], kind: str) -> str:
     """The table, and below it what its columns mean."""
+    estimates = [row["environment"] == NO_SIMULATOR for row in made]
+    what = "estimate" if all(estimates) else "return or estimate" if any(estimates) else "return"
     lines = [
-        "| environment | batch | learner | n | steps | final return | last | best "
+        f"| environment | batch | learner | n | steps | final {what} | last | best "
         "| % of behaviour | % difference | D4RL score |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in made:
-        final = _shown(row["final"])
+        show = _to_four_figures if row["environment"] == NO_SIMULATOR else _shown
+        final = show(row["final"])
         if row["n"] > 1 and kind == "sd":
-            final += f" ± {_shown(row['high'] - row['final'])}"
+            final += f" ± {show(row['high'] - row['final'])}"
         elif row["n"] > 1:
-            final += f" [{_shown(row['low'])}, {_shown(row['high'])}]"
+            final += f" [{show(row['low'])}, {show(row['high'])}]"
         steps = _shown(row["steps"], ",.0f")
         if row["planned"] and row["steps"] and row["steps"] < row["planned"]:
             steps += f" of {row['planned']:,d}"
         cells = [
             in_table(row["environment"] or "(none)"), in_table(row["batch"] or "(online)"),
             in_table(row["learner"]), row["n"], steps, final,
-            *(_shown(row[key]) for key in ("last", "best")),
+            *(show(row[key]) for key in ("last", "best")),
             _shown(row["percent_of_behaviour"]), _shown(row["percent_difference"], "+.1f"),
             _shown(row["d4rl_score"]),
         ]  # fmt: skip
@@ -131,9 +139,14 @@ def to_markdown(made: list[dict[str, Any]], kind: str) -> str:
     spread = "± one standard deviation over the n seeds"
     if kind == "bootstrap":
         spread = "[95% bootstrap interval of the mean over the n seeds]"
+    told = (
+        f"\nOf {NO_SIMULATOR} they are estimates of a discounted value by the batch alone."
+        if any(estimates)
+        else ""
+    )
     return "\n".join(lines) + (
-        f"\n\nFinal return: mean of the last {LAST} evaluations, {spread}. Percentages are of the "
+        f"\n\nFinal {what}: mean of the last {LAST} evaluations, {spread}. Percentages are of the "
         f"{BEHAVIOUR}'s,\nn/a where its evaluation is not among the files or not above zero (of a "
         "negative return they would mislead).\nD4RL score: 0 a random policy, 100 an expert; n/a "
-        "where D4RL has no references."
+        f"where D4RL has no references.{told}"
     )

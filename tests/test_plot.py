@@ -217,6 +217,24 @@ def test_a_learner_is_compared_with_the_policy_of_its_own_batch(tmp_path: Path) 
     assert (percent["a"], percent["b"]) == (100, 50)
 
 
+def test_without_a_simulator_estimates_are_called_that_and_no_return(tmp_path: Path) -> None:
+    paths = [
+        saved(
+            tmp_path, f"BCQ_Clinic_{seed}", [0.25, 0.5 + seed / 10], env=None,
+            buffer_name="Clinic", seed=seed, batch=batch_of("import", 9.0),
+        )
+        for seed in (0, 1)
+    ]  # fmt: skip
+    figure = figure_of(paths)
+    [axes] = visible(figure)
+    assert axes.get_ylabel() == "no simulator\nestimated value"
+    assert "batch's average return" not in legend(figure)
+    shown = table.to_markdown(list(rows_of(paths).values()), "sd")
+    assert "| final estimate |" in shown and "| 0.4 ± " in shown
+    assert "Of no simulator they are estimates" in shown
+    assert "return" not in shown.split("Percentages")[0]
+
+
 def test_runs_that_cannot_be_averaged_are_refused(tmp_path: Path) -> None:
     one = read_run(saved(tmp_path, "one", [1.0, 2.0]))
     with pytest.raises(InputError, match=r"one\.npy and .*two\.npy are two runs of BCQ, seed 0"):

@@ -17,7 +17,7 @@ from common.judging import held_out
 from common.judging.importance import Clone
 from common.judging.logs import Log
 from common.judging.support import ContinuousSupport, DiscreteSupport
-from common.normalised import NormalisedStates
+from common.run.normalised import NormalisedStates
 
 CONTINUOUS, DISCRETE = load_variant("continuous_BCQ"), load_variant("discrete_BCQ")
 VARIANTS = {"continuous": CONTINUOUS, "discrete": DISCRETE}
@@ -72,7 +72,6 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymnasium.make", make)
     for variant in VARIANTS.values():
         monkeypatch.setattr(variant.main, "make_env", make)
-        monkeypatch.setattr(variant.utils, "make", make)
 
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])

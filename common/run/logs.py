@@ -25,8 +25,8 @@ FEW_EFFECTIVE = 5.0  # episodes, below which importance sampling says nothing
 def settle_env(args: argparse.Namespace, typed: set[str]) -> None:
     """`args.env` as it runs: a current id, or None where the batch has no simulator.
 
-    That is where --env is not among the flags that were `typed`, the stage learns or judges, and the record of --buffer_name
-    (without one, of --model) describes the task.
+    That is where --env is not among the flags that were `typed`, the stage learns or judges, and
+    the record of --buffer_name (without one, of --model) describes the task.
 
     Raises: InputError for flags that mean nothing then, and where two batches have that name.
     """
