@@ -257,7 +257,9 @@ def test_a_damaged_description_is_one_line(tmp_path: Path) -> None:
         one_line(run_log(tmp_path, "continuous", *SHORT), "import the data again")
     path.write_text(json.dumps(whole))
     np.save(tmp_path / "buffers" / "Clinic_0_episode.npy", np.zeros((3, 1), np.int64))
-    one_line(run_log(tmp_path, "continuous", *SHORT), "_episode.npy is damaged, or not of the batch")
+    one_line(
+        run_log(tmp_path, "continuous", *SHORT), "_episode.npy is damaged, or not of the batch"
+    )
 
 
 STATE_FILES = [
