@@ -249,7 +249,10 @@ def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkp
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
     checkpoint.claim(label, folders.run_files(label))
-    env, prefix = logs.environment(args, partial(environment, args), KIND), stages.batch_prefix(args)
+    env, prefix = (
+        logs.environment(args, partial(environment, args), KIND),
+        stages.batch_prefix(args),
+    )
     replay_buffer = load_batch(args, prefix, env)
     batch = batch_in_use(replay_buffer)
     checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))

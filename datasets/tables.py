@@ -79,8 +79,8 @@ def read_csv(path: Path, task: Task) -> Source:
     )
 
 
-def _csv_header(path: Path) -> tuple[_Form, list[str], dict[str, list[int]]]:
-    """How the file is written, the cells of the first line, and where each column of `COLUMNS` that is there has its cells.
+def _csv_header(path: Path) -> "tuple[_Form, list[str], dict[str, list[int]]]":
+    """How the file is written, the cells of its first line, and where each column has its cells.
 
     Raises: InputError where a name stands twice, or a number is missing in a row of them.
     """
@@ -115,7 +115,9 @@ def read_states(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     else:
         form, header, places = _csv_header(path)
         states = {name: where for name, where in places.items() if name == "state"}
-        blocks = [b["state"] for b in _csv_blocks(path, form, len(header), states)] if states else []
+        blocks = (
+            [b["state"] for b in _csv_blocks(path, form, len(header), states)] if states else []
+        )
     if not blocks:
         raise InputError(f"{path} has no states: a column state, or state_0, state_1, …")
     array = numbers(f"{path}: state", np.concatenate(blocks))
