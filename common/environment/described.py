@@ -42,6 +42,12 @@ class Described(gym.Env):
                 f"{source}: 'task' does not describe one ({error!r}): import the data again"
             ) from None
 
+    @property
+    def taken(self) -> gym.Space:
+        """What an environment would take; the batch is scaled already."""
+        space: gym.Space = self.action_space
+        return space
+
     def from_batch(self, action: np.ndarray) -> np.ndarray:
         """Actions as the agent gives them -> as they were logged."""
         if not self.rescaled:
