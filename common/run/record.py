@@ -201,8 +201,8 @@ class Recorder:
     @property
     def last_is_best(self) -> bool:
         """Whether no evaluation was as good as the last one."""
-        means = [float(np.mean(episodes)) for episodes in self.record["returns"]]
-        return int(np.argmax(means)) == len(means) - 1
+        means = self._means()
+        return int(means.argmax()) == len(means) - 1
 
     def take_up(self, eval_freq: int) -> None:
         """Go on with the finished run's json, but for an evaluation that a longer run lacks.
@@ -211,7 +211,7 @@ class Recorder:
         """
         record = read_json(self.path.with_suffix(".json"))
         if record["x"][-1] % eval_freq:
-            for name in {"x", "returns", "figures", "values"} & record.keys():
+            for name in {"x", self.evaluations, "figures", "values"} & record.keys():
                 record[name].pop()
         more = {"finished": False, "arguments": self.record["arguments"]}
         self.load_state_dict({"record": record | more})
