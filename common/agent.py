@@ -115,15 +115,14 @@ class Mean:
         self.totals: Figures = {}
         self.counts: dict[str, int] = {}
 
-    def add(self, figures: Figures) -> None:
-        """Count one update's figures."""
+    def add(self, figures: Figures, updates: int = 1) -> None:
+        """Count the figures of one update, or the mean ones of several."""
         for name, value in figures.items():
-            if name in self.totals:
-                self.totals[name] += value
-                self.counts[name] += 1
-            else:
-                # A copy, summed in place: thousands of small tensors kept would fragment the heap.
-                self.totals[name], self.counts[name] = value.clone(), 1
+            if name not in self.totals:
+                self.totals[name], self.counts[name] = torch.zeros_like(value), 0
+            # In place: thousands of small tensors kept would fragment the heap.
+            self.totals[name] += value if updates == 1 else value * updates
+            self.counts[name] += updates
 
     def means(self) -> dict[str, float]:
         """The means so far, {} before the first update."""

@@ -42,7 +42,7 @@ from common.run import acting, flags, logs, playing, stages
 from common.run.collecting import collect
 from common.run.normalised import NormalisedStates
 from common.run.offline import learn
-from common.run.online import learn_online
+from common.run.online import Behaviour, learn_online
 from common.run.record import (
     EstimateRecorder,
     Recorder,
@@ -204,9 +204,8 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
         replay_buffer.save(folders.buffer(args.buffer_name), record, states, checkpoint.permit)
 
     checkpoint.hold(noisy=noisy, snapshots=snapshots)
-    learn_online(
-        snapshots, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint
-    )
+    behaviour = Behaviour(snapshots, act, agent, replay_buffer)
+    learn_online(behaviour, args, evaluate, recorder, save_batch, checkpoint)
     recorder.finish()
     checkpoint.leave()
 

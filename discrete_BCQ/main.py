@@ -42,7 +42,7 @@ from common.run import acting, flags, logs, playing, stages
 from common.run.collecting import collect
 from common.run.normalised import NormalisedStates
 from common.run.offline import learn
-from common.run.online import learn_online
+from common.run.online import Behaviour, learn_online
 from common.run.record import (
     EstimateRecorder,
     Recorder,
@@ -250,10 +250,8 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
         replay_buffer.save(prefix, record, states, checkpoint.permit)
 
     checkpoint.hold(noisy=noisy, snapshots=snapshots)
-    learn_online(
-        snapshots, act, agent, replay_buffer, args, evaluate, recorder, save_batch, checkpoint,
-        args.train_freq,
-    )  # fmt: skip
+    behaviour = Behaviour(snapshots, act, agent, replay_buffer, args.train_freq)
+    learn_online(behaviour, args, evaluate, recorder, save_batch, checkpoint)
     recorder.finish()
     checkpoint.leave()
 

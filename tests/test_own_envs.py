@@ -368,6 +368,6 @@ def test_restored_observations_are_copies() -> None:
     env.step(np.ones(1, np.float32))
     other = simulator_state(env)
     assert one is not None and other is not None
-    first = restore(env, one)
+    first = restore(env, one, 0, None)
     assert not np.shares_memory(first, OneArray.held)
-    assert (first != restore(env, other)).any()
+    assert (first != restore(env, other, 0, None)).any()

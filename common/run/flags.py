@@ -68,6 +68,33 @@ def parser_with_common_flags(
     parser = argparse.ArgumentParser(
         description=description, formatter_class=_Help, allow_abbrev=False
     )
+    _add_stages(parser)
+
+    def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
+        text += shown(flag) if defaults[flag] is None else ""
+        parser.add_argument(f"--{flag}", type=kind, default=defaults[flag], help=text, **options)
+
+    add("algorithm", str, "stage 3: the offline learner", choices=algorithms)
+    add("env", str, "gymnasium environment id")
+    add_environment_flags(parser)
+    add("seed", whole, "seed of every random generator; part of all file names")
+    add("buffer_name", name, "name of the batch; part of its file names")
+    add(
+        "max_timesteps",
+        count,
+        "stages 1 and 2: environment steps; stage 3: gradient steps (iterations)",
+    )
+    add("eval_freq", count, "steps of the stage between two evaluations")
+    add("eval_episodes", count, "episodes an evaluation")
+    add("batch_size", count, "B, transitions a gradient step")
+    add("discount", probability, "γ, discount factor")
+    add("tau", probability, "τ, target rate of the Polyak average")
+    _add_what_one_stage_reads(parser)
+    _add_how_it_is_run(parser)
+    return parser
+
+
+def _add_stages(parser: argparse.ArgumentParser) -> None:
     stage = parser.add_mutually_exclusive_group()
     stage.add_argument(
         "--train_behavioral",
@@ -97,25 +124,8 @@ def parser_with_common_flags(
         help="write to --output what that policy does in the states of this .csv or .npz",
     )
 
-    def add(flag: str, kind: Callable[[str], Any], text: str, **options: Any) -> None:
-        text += shown(flag) if defaults[flag] is None else ""
-        parser.add_argument(f"--{flag}", type=kind, default=defaults[flag], help=text, **options)
 
-    add("algorithm", str, "stage 3: the offline learner", choices=algorithms)
-    add("env", str, "gymnasium environment id")
-    add_environment_flags(parser)
-    add("seed", whole, "seed of every random generator; part of all file names")
-    add("buffer_name", name, "name of the batch; part of its file names")
-    add(
-        "max_timesteps",
-        count,
-        "stages 1 and 2: environment steps; stage 3: gradient steps (iterations)",
-    )
-    add("eval_freq", count, "steps of the stage between two evaluations")
-    add("eval_episodes", count, "episodes an evaluation")
-    add("batch_size", count, "B, transitions a gradient step")
-    add("discount", probability, "γ, discount factor")
-    add("tau", probability, "τ, target rate of the Polyak average")
+def _add_what_one_stage_reads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save_buffer", action="store_true", help="stage 1: save every transition as a batch"
     )
@@ -155,6 +165,9 @@ def parser_with_common_flags(
     parser.add_argument(
         "--video", action="store_true", help="--evaluate: save the first episode as an mp4, too"
     )
+
+
+def _add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="torch device: auto, cpu, cuda, cuda:1, …")
     parser.add_argument(
         "--precision",
@@ -196,7 +209,6 @@ def parser_with_common_flags(
         action="store_true",
         help="write returns, losses and mean Q for tensorboard below results/tensorboard/",
     )
-    return parser
 
 
 def add_flags_of_logs(parser: argparse.ArgumentParser) -> None:

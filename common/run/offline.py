@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
-from common.agent import require_finite
+from common.agent import Mean, require_finite
 from common.files import best_path
 from common.resume.checkpoint import Checkpoint
 from common.run.record import Recorder
@@ -48,8 +49,8 @@ def learn(
                 checkpoint.close(best)
             with checkpoint.interruptible():
                 value = estimate_value() if estimate_value else None
-                recorder.add(end, evaluate(), course.means(), agent, value)
-            course.totals, course.weights = {}, {}
+                recorder.add(end, evaluate(), course.figures.means(), agent, value)
+            course.figures.take()
     checkpoint.close()
 
 
@@ -57,25 +58,19 @@ class Course:
     """How far the offline stage is: iterations done, and the figures since the last evaluation."""
 
     def __init__(self) -> None:
-        self.done = 0
-        self.totals: dict[str, float] = {}
-        self.weights: dict[str, int] = {}  # a short chunk may lack a figure
+        self.done, self.figures = 0, Mean()
 
     def add(self, figures: dict[str, float], iterations: int) -> None:
         """Count so many iterations, whose mean figures these are."""
         self.done += iterations
-        for name, value in figures.items():
-            self.totals[name] = self.totals.get(name, 0.0) + value * iterations
-            self.weights[name] = self.weights.get(name, 0) + iterations
-
-    def means(self) -> dict[str, float]:
-        """The mean of each figure."""
-        return {name: total / self.weights[name] for name, total in self.totals.items()}
+        exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
+        self.figures.add(exact, iterations)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it."""
-        return vars(self)
+        return {"done": self.done, "figures": self.figures.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """All of it."""
-        self.done, self.totals, self.weights = state["done"], state["totals"], state["weights"]
+        self.done = state["done"]
+        self.figures.load_state_dict(state["figures"])

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,19 +17,28 @@ from common.run.collecting import Progress
 from common.run.record import Recorder
 
 
+class Behaviour(NamedTuple):
+    """Who learns online: `act(state, timestep)` plays in `env`, and `replay_buffer` keeps it.
+
+    An update of the agent every `train_freq` steps.
+    """
+
+    env: gym.Env
+    act: Callable[[np.ndarray, int], Any]
+    agent: Any
+    replay_buffer: Any
+    train_freq: int = 1
+
+
 def learn_online(
-    env: gym.Env,
-    act: Callable[[np.ndarray, int], Any],
-    agent: Any,
-    replay_buffer: Any,
+    behaviour: Behaviour,
     args: argparse.Namespace,
     evaluate: Callable[[], list[float]],
     recorder: Recorder,
     save_batch: Callable[[list[Episode]], None],
     checkpoint: Checkpoint,
-    train_freq: int = 1,
 ) -> None:
-    """`max_timesteps` steps of `act`, from `start_timesteps` on an update every `train_freq`.
+    """`max_timesteps` steps of the behaviour, which learns from `start_timesteps` on.
 
     An evaluation after each `eval_freq` steps and after the last. With --save_buffer
     `save_batch(finished episodes)` is called at the end, also where the stage ends before its time.
@@ -39,6 +48,7 @@ def learn_online(
 
     Raises: InputError where a loss, a state or a reward is no longer finite.
     """
+    env, act, agent, replay_buffer, train_freq = behaviour
     figures, played, evaluated = Mean(agent.device), Progress(), False
     episode, rows = EpisodeUnderWay(env), Rows(replay_buffer, checkpoint.folder)
     checkpoint.hold(
