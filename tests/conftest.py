@@ -7,6 +7,7 @@ import io
 import json
 import os
 import resource
+import signal
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -173,6 +174,12 @@ def each_with_the_next(names: Iterable[str]) -> list[tuple[str, str]]:
     """Every name with the one after it, the last with the first."""
     every = list(names)
     return list(zip(every, every[1:] + every[:1], strict=True))
+
+
+def pytest_configure() -> None:
+    """Hear signals: started in the background or by nohup, all that the tests start would not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
