@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import each_with_the_next, load_variant, same_weights, weights
+from conftest import each_with_the_next, load_variant, same_weights, weights, without_digests
 
 from common.errors import InputError
 
@@ -213,6 +213,7 @@ def test_vector_actions_are_whole_numbers_and_other_numbers_refused(tmp_path: Pa
     again.load(tmp_path / "b")
     for one, other in zip(buffer.rows(range(30)), again.rows(range(30)), strict=True):
         assert torch.equal(one, other) and one.dtype == other.dtype
+    without_digests(tmp_path / "b")
     np.save(tmp_path / "b_action.npy", np.full((30, 1), 0.5))
     with pytest.raises(InputError, match=r"b_action\.npy: row 0, column 0 is 0\.5"):
         again.load(tmp_path / "b")

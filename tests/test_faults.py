@@ -84,8 +84,8 @@ def test_any_one_file_of_a_batch_guards_it(folder: Path) -> None:  # noqa: F811
             *(folder / "results").glob("buffer_performance_*"),
         ]
     }
-    # Six columns, the pointer, the record; the policy's own evaluation and its record.
-    assert len(contents) == 10
+    # Six columns, pointer, states, the record; the policy's own evaluation and its record.
+    assert len(contents) == 11
     for kept, content in contents.items():
         for path in contents:
             path.unlink(missing_ok=True)

@@ -160,7 +160,7 @@ def refused(folder: Path, *words: str, argv: list[str]) -> None:
 
 def test_some_kilobytes_are_kept_at_an_evaluation_and_the_agent_between_two(finished: Path) -> None:
     agent = (finished / END.replace("_end", "")).stat().st_size
-    assert (finished / END).stat().st_size < 30_000 < agent
+    assert (finished / END).stat().st_size < 40_000 < agent
     done(run(CONTINUOUS, finished, *ARGV, *steps(28)))
     assert agent < (finished / END).stat().st_size < 2 * agent + 60_000
 
@@ -168,7 +168,7 @@ def test_some_kilobytes_are_kept_at_an_evaluation_and_the_agent_between_two(fini
 def test_stage_1_keeps_its_replay_buffer_in_its_batch_or_nowhere(tmp_path: Path) -> None:
     unsaved = [word for word in TRAIN if word != "--save_buffer"]
     done(run(CONTINUOUS, tmp_path, *TOY, *TRAIN, *steps(55)))
-    assert (tmp_path / "models" / "behavioral_ToyReach-v0_0_end.pt").stat().st_size < 30_000
+    assert (tmp_path / "models" / "behavioral_ToyReach-v0_0_end.pt").stat().st_size < 40_000
     done(run(CONTINUOUS, tmp_path, *TOY, *unsaved, *steps(60), "--overwrite"))
     assert not list((tmp_path / "models").glob("*_end.pt"))
     refused(tmp_path, "exists: --overwrite", argv=[*TOY, *unsaved, *steps(70)])

@@ -229,7 +229,7 @@ def test_every_evaluation_has_its_value_estimate(algorithm: str, folder: Path) -
     if algorithm in ("BC", "VAE_BC"):  # cloning values nothing
         assert "values" not in record and not saved.exists()
         return
-    assert record["value_pairs"] == {"number": 100, "source": "episode starts"}
+    assert record["value_pairs"] == {"number": 50, "source": "simulator"}
     pairs = [[one["estimate"], one["true"]] for one in record["values"]]
     assert np.load(saved).tolist() == pairs and np.shape(pairs) == (2, 2)
     # A reward lies in [-2, 0], and the episodes have no end: γ 0.8 makes a value of -10 to 0.
@@ -348,8 +348,8 @@ def test_a_batch_whose_name_begins_alike_is_another(folder: Path) -> None:
     done(toy(folder, "generate", "--buffer_name", "Robust_ToyReach-v0_0_x"))
     folders = Folders(folder, "ToyReach-v0", 0)
     files = {path.name for path in folders.batch_files("Robust")}  # what --overwrite may remove
-    assert len(files) == 6 + 1 + 2 and not [name for name in files if "_x_" in name]
-    assert len(folders.batch_files("Robust_ToyReach-v0_0_x")) == 6 + 1 + 2
+    assert len(files) == 6 + 2 + 1 + 2 and not [name for name in files if "_x_" in name]
+    assert len(folders.batch_files("Robust_ToyReach-v0_0_x")) == 6 + 2 + 1 + 2
 
 
 def test_any_saved_policy_can_be_named(folder: Path) -> None:

@@ -277,7 +277,7 @@ def hyper_parameters(algorithm: type[Agent], args: argparse.Namespace) -> dict[s
 
 def typed(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> set[str]:
     """The arguments whose flags are on the command line, whatever their values."""
-    unset = object()  # argparse gives its default only to what a namespace lacks
+    unset: dict[str, Any] = {}  # argparse gives its default only to what a namespace lacks
     names = vars(parser.parse_args([]))
     given = parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(names, unset)))
     return {name for name, value in vars(given).items() if value is not unset}
