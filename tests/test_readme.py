@@ -154,6 +154,20 @@ def test_what_a_page_links_to_is_there(page: Path) -> None:
         assert (ROOT / name).exists() or (page.parent / name).exists(), name
 
 
+def test_the_chinese_page_has_the_same_commands_links_and_numbers() -> None:
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md")]
+    english, chinese = (
+        [
+            [re.sub(r"\s*#.*", "", line) for _, line in fenced_lines(text)],
+            [link for link in re.findall(r"\]\(([^)]+)\)", text) if "README" not in link],
+            sorted(set(re.findall(r"`[^`\n]+`", re.sub(r"```.*?```", "", text, flags=re.S)))),
+            re.findall(r"^\|.*?\|(.*)$", text.split("## ")[2], re.M)[2:],
+        ]
+        for text in pages
+    )
+    assert english == chinese
+
+
 def test_the_first_page_leads_to_every_other() -> None:
     text = READMES[0].read_text(encoding="utf-8")
     assert not [page.name for page in DOCS if f"`docs/{page.name}`" not in text]
