@@ -1,8 +1,7 @@
 """Batch-Constrained deep Q-learning (BCQ) for continuous actions.
 
 A state-conditioned VAE G(s) proposes actions like those of the batch, a perturbation network ξ
-moves each by at most Φ·max_action, and twin critics choose among n candidates; no other action is
-valued.
+moves each by at most Φ·max_action, and twin critics value these n candidates and no other action.
 
 Source: Fujimoto, Meger, Precup, "Off-Policy Deep Reinforcement Learning without Exploration",
 ICML 2019, Algorithm 1 and supplementary; where the released code differs from the text, the
