@@ -131,7 +131,7 @@ def compare_environments(what: str, recorded_in: str | None, env_id: str) -> Non
         raise InputError(f"{what} was recorded in {recorded_in}, not in {env_id}: choose its --env")
     print(
         f"warning: {what} was recorded in {recorded_in}, and --env is {env_id}: versions differ in "
-        "states or rewards (README, 'From the original packages')"
+        "states or rewards (docs/engines.md)"
     )
 
 

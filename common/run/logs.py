@@ -124,7 +124,7 @@ def estimate(agent: Any, env: gym.Env, args: argparse.Namespace, replay_buffer: 
         "estimate": f"{figures['value']:.4g}, 95% interval {figures['low']:.4g} to "
         f"{figures['high']:.4g} (FQE, discounted value at the episodes' first states)",
         "batch's own": f"{float(own.mean()):.4g} discounted return of these episodes"
-        + (f", of which {cut:,} were cut: what came after counts as 0" if cut else ""),
+        + (f", {cut:,} of them cut: what came after counts as 0" if cut else ""),
         "TD error": f"{figures['td_error']:.4g}",
     }
     if "agreement" in figures:
