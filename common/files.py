@@ -125,7 +125,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def read_json(path: str | Path) -> dict[str, Any]:
     """Read a json object. Raises: InputError where the file is missing, damaged or no object."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (OSError, ValueError) as error:
@@ -133,6 +133,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} holds no json object")
     return content
+
+
+def _no_number(name: str) -> None:
+    # Nothing here writes NaN or infinity, and what is read is written into other records.
+    raise ValueError(f"{name} is no number of json's")
 
 
 def column_files(prefix: str | Path) -> dict[str, Path]:

@@ -111,7 +111,7 @@ def read_states(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     if path.suffix == ".npz":
         with reading(path, ".npz archive", OWN), np.load(path, allow_pickle=False) as arrays:
             found = np.asarray(arrays["state"]) if "state" in arrays else None
-        blocks = [] if found is None else [found]
+        blocks = [] if found is None or not found.ndim else [found]
     else:
         form, header, places = _csv_header(path)
         states = {name: where for name, where in places.items() if name == "state"}

@@ -138,3 +138,26 @@ def test_on_the_clinics_log_estimates_come_near_the_exact_values(tmp_path: Path)
         estimate = fqe.estimate()
         assert estimate.value == pytest.approx(clinic.worth(policy), abs=0.1)
         assert estimate.low - 0.02 < clinic.worth(policy) < estimate.high + 0.02
+
+
+@pytest.mark.slow
+def test_bcq_gains_over_cloning_and_over_the_doctors_who_were_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clinic.write_log(tmp_path / "clinic.csv", 5000, 0)
+    clinic.write_states(tmp_path / "states.csv")
+    done(run_main(import_dataset, "--csv", "clinic.csv", "--buffer_name", "Clinic"))
+    main = load_variant("discrete_BCQ").main
+    on = ["--buffer_name", "Clinic", "--threads", "1", "--device", "cpu"]
+    learning = ["--normalize_states", "--max_timesteps", "4000", "--eval_freq", "4000"]
+    worth = {}
+    for algorithm in ("BCQ", "BC"):
+        argv = [*on, "--algorithm", algorithm]
+        done(run_main(main, *argv, *learning, "--estimate_iterations", "1"))
+        done(run_main(main, *argv, "--act", "states.csv", "--output", f"{algorithm}.csv"))
+        worth[algorithm] = clinic.worth(clinic.read_policy(tmp_path / f"{algorithm}.csv"))
+    doctors, best = clinic.worth(clinic.doctors()), clinic.worth(clinic.best_policy())
+    print(worth)
+    assert worth["BCQ"] > doctors + 0.2 and worth["BCQ"] > worth["BC"] + 0.2, worth
+    assert worth["BCQ"] > best - 0.15, worth

@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import toy_envs
 from conftest import Outcome, load_variant, random_batch, run_main, snapshot
 from import_tools import done, imported
 
@@ -210,6 +212,34 @@ def test_with_an_environment_actions_are_in_its_own_units(tmp_path: Path) -> Non
     np.testing.assert_allclose(np.loadtxt(output, skiprows=1), wanted, rtol=1e-6)
 
 
+class Bounded(toy_envs.Reach):
+    """As Reach, with actions from 0 to `high`."""
+
+    def __init__(self, high: float = 1.0) -> None:
+        self.action_space = gym.spaces.Box(0, high, (2,))
+
+
+def test_units_are_those_of_the_environment_as_the_run_made_it(tmp_path: Path) -> None:
+    gym.register("Bounded-v0", "test_without_simulator:Bounded", max_episode_steps=5)
+    agent = CONTINUOUS.BC.BC(2, 2, 1.0, "cpu")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "results").mkdir()
+    model = tmp_path / "models" / "BC_Robust_Bounded-v0_0.pt"
+    agent.save(model)
+    record = {"arguments": {"algorithm": "BC", "env_kwargs": {"high": 40.0}}}
+    (tmp_path / "results" / "BC_Robust_Bounded-v0_0.json").write_text(json.dumps(record))
+    (tmp_path / "s.csv").write_text("state_0,state_1\n0,0\n1,1\n")
+    argv = ["--env", "Bounded-v0", "--algorithm", "BC", "--output_dir", str(tmp_path)]
+    argv += ["--device", "cpu", "--act", str(tmp_path / "s.csv"), "--output"]
+    done(run_main(CONTINUOUS.main, *argv, str(tmp_path / "a.csv")))
+    states = np.array([[0, 0], [1, 1]], np.float32)
+    wanted = 20 + 20 * agent.select_action(states)
+    found = np.loadtxt(tmp_path / "a.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    policy = CONTINUOUS.main.load_policy(model, "Bounded-v0")
+    np.testing.assert_allclose(policy(states), wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -251,6 +281,7 @@ def test_a_damaged_description_is_one_line(tmp_path: Path) -> None:
     broken: list[Any] = [
         {}, 3, whole["task"] | {"kind": "other"}, whole["task"] | {"action_low": [70]},
         whole["task"] | {"state_dim": "x"}, whole["task"] | {"action_high": None},
+        whole["task"] | {"state_dim": 2.5}, whole["task"] | {"rescaled": "x"},
     ]  # fmt: skip
     for task in broken:
         path.write_text(json.dumps(whole | {"task": task}))

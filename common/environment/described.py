@@ -21,13 +21,13 @@ class Described(gym.Env):
     def __init__(self, task: dict[str, Any], source: Any) -> None:
         """`source`: where the description is from. Raises: InputError where it is none."""
         try:
-            self.kind, states = str(task["kind"]), int(task["state_dim"])
+            self.kind, states = str(task["kind"]), _as(int, task["state_dim"])
             self.observation_space = spaces.Box(-np.inf, np.inf, (states,))
-            self.rescaled = bool(task["rescaled"])
+            self.rescaled = _as(bool, task["rescaled"])
             if self.kind not in KINDS or states < 1:
                 raise ValueError
             if self.kind == "discrete":
-                self.action_space: Any = spaces.Discrete(int(task["num_actions"]))
+                self.action_space: Any = spaces.Discrete(_as(int, task["num_actions"]))
                 return
             self.low, self.high = (np.array(task[k], float) for k in ("action_low", "action_high"))
             if self.low.shape != self.high.shape or not np.isfinite([self.low, self.high]).all():
@@ -61,3 +61,10 @@ class Described(gym.Env):
             raise InputError(
                 f"{source} has {self.kind} actions: {self.kind}_BCQ/main.py serves them"
             )
+
+
+def _as(kind: type, value: Any) -> Any:
+    """A value of exactly this type: 2.5 is no width, nor is True. Raises: ValueError otherwise."""
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is no {kind.__name__}")
+    return value

@@ -12,6 +12,7 @@ import numpy as np
 from common.environment.described import Described
 from common.errors import InputError
 from common.files import Folders, refuse_existing, replacing
+from common.run.flags import environment_options
 
 STATES = 1024  # that a policy is asked about at a time
 SUFFIXES = (".csv", ".npz")
@@ -30,7 +31,7 @@ def act(args: argparse.Namespace, select_action: Callable[[np.ndarray], Any], en
 
     assert env.observation_space.shape is not None
     states = read_states(args.act, env.observation_space.shape)
-    actions = in_units(select_action, env)(states)
+    actions = in_units(select_action, env, **environment_options(args))(states)
     with replacing(args.output) as [temporary]:
         if args.output.suffix == ".npz":
             with temporary.open("wb") as file:
@@ -50,16 +51,19 @@ def _write_csv(path: Path, actions: np.ndarray) -> None:
 
 
 def in_units(
-    select_action: Callable[[np.ndarray], Any], env: gym.Env
+    select_action: Callable[[np.ndarray], Any], env: gym.Env, **options: Any
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """π as a function of states, (n, S) -> (n, A) as they were logged, or (n,) of discrete ones."""
+    """π as a function of states, (n, S) -> (n, A) as they were logged, or (n,) of discrete ones.
+
+    `options`: what `env` was made with, gymnasium.make's; they may say its bounds.
+    """
     if isinstance(env, Described):
         from_batch = env.from_batch
     else:
         from datasets.task import task_of
 
         assert env.spec is not None
-        from_batch = task_of(env.spec.id).from_batch
+        from_batch = task_of(env.spec.id, **options).from_batch
 
     def policy(states: np.ndarray) -> np.ndarray:
         states = np.asarray(states)

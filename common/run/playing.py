@@ -45,7 +45,8 @@ def saved_policy(
         args.algorithm = made_with["algorithm"]
     names = [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps", "precision"]
     names += ["normalize_states", *([] if args.env else ["held_out"])]
-    for name in names:
+    # A record of the other variant has settings that are none here: its file is refused in a line.
+    for name in filter(vars(args).__contains__, names):
         if name in made_with and name not in typed:
             setattr(args, name, _as_the_flag(record, name, made_with[name], getattr(args, name)))
     for name, kind in [("env_kwargs", dict), ("max_episode_steps", int)]:
