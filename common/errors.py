@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from common.printing import unheeded
+from common.printing import fill_closed, unheeded
 
 
 class Stopped(KeyboardInterrupt):
@@ -31,8 +31,9 @@ def _end(_signum: int, _frame: FrameType | None) -> None:
 def end_quietly() -> None:
     """Until `run` listens, Ctrl-C ends the program at once and without a traceback.
 
-    A script's first call: packages take a second or two to import.
+    A script's first call: packages take a second or two to import. Some fail at a closed stream.
     """
+    fill_closed()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it may be ignored
         signal.signal(signal.SIGINT, _end)
 

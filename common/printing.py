@@ -46,14 +46,23 @@ def _dropped(stream: Any) -> Iterator[None]:
             os.close(nowhere)
 
 
-@contextmanager
-def unheeded() -> Iterator[None]:
-    """Within the block nothing that is printed raises."""
-    for number in range(3):  # one that is closed would be the number of the next file that opens
+def fill_closed() -> None:
+    """Put nothing in place of closed streams.
+
+    A closed one would be the number of the next file that opens, and packages that start a
+    program as they are imported (glfw) fail without.
+    """
+    for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+
+
+@contextmanager
+def unheeded() -> Iterator[None]:
+    """Within the block nothing that is printed raises."""
+    fill_closed()
     before = sys.stdout, sys.stderr
     streams: tuple[Any, Any] = before
     for name, stream in zip(("stdout", "stderr"), streams, strict=True):

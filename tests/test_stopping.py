@@ -145,6 +145,15 @@ def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None
     assert ended(process) == 0 and (tmp_path / "file").read_text() == ""
 
 
+def test_packages_are_imported_where_streams_are_closed() -> None:
+    process = os.fork()
+    if not process:
+        closed()
+        errors.end_quietly()  # the scripts' first call
+        os._exit(0 if all(os.get_inheritable(number) for number in range(3)) else 1)
+    assert ended(process) == 0
+
+
 # --- signals
 
 
