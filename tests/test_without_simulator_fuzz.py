@@ -119,7 +119,9 @@ def write_csv(path: Path, columns: Table) -> None:
 def write_npz(path: Path, columns: Table, draw: Draw, odd: bool) -> None:
     """A .npz; where it is to be odd, one array has another shape."""
     wide = [np.array(columns[name]) for name in ("state_0", "state_1") if name in columns]
-    arrays = {name: np.array(column) for name, column in columns.items() if name[:5] != "state"}
+    arrays: dict[str, Any] = {
+        name: np.array(column) for name, column in columns.items() if name[:5] != "state"
+    }
     if wide and len({len(column) for column in wide}) == 1:
         arrays["state"] = np.stack(wide, 1)
     if odd:
@@ -354,7 +356,8 @@ def states_file(path: Path, draw: Draw) -> str:
     if path.suffix == ".npz":
         shaped = [states[None], states.ravel(), np.float64(3), states.astype(str)]
         array = pick(draw, shaped) if odd in ("shape", "text") else states
-        np.savez(path, **{"states" if odd == "lost" else "state": array})
+        named: dict[str, Any] = {"states" if odd == "lost" else "state": array}
+        np.savez(path, **named)
     else:
         cells = {f"state_{i}": column.tolist() for i, column in enumerate(states.T)}
         if odd in ("text", "shape"):
