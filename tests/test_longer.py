@@ -176,7 +176,9 @@ def test_stage_1_keeps_its_replay_buffer_in_its_batch_or_nowhere(tmp_path: Path)
 
 def test_as_many_steps_or_fewer_are_refused_and_more_are_named(finished: Path) -> None:
     for number in [26, 20]:
-        refused(finished, "exists", "more than 26 --max_timesteps", argv=[*ARGV, *steps(number)])
+        refused(
+            finished, "exists", "a larger --max_timesteps than 26", argv=[*ARGV, *steps(number)]
+        )
 
 
 def test_other_arguments_another_batch_and_other_files_are_refused(finished: Path) -> None:

@@ -99,7 +99,7 @@ class Checkpoint:
                 steps = self._found["arguments"]["max_timesteps"]
             self._longer = not unfinished and self.args.max_timesteps > steps
             if not (unfinished or self._longer):
-                refuse_existing(files, False, f"; more than {steps:,} --max_timesteps go on")
+                refuse_existing(files, False, f"; a larger --max_timesteps than {steps:,} goes on")
                 self._found = None
         elif not unfinished:
             refuse_existing(files, self.args.overwrite)
