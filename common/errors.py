@@ -13,10 +13,14 @@ from common.printing import fill_closed, unheeded
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the run: Ctrl-C, SIGTERM or SIGHUP, at a point from which it goes on."""
+    """A signal ended the run: Ctrl-C, SIGTERM or SIGHUP, at a point from which it goes on.
 
-    def __init__(self, signum: int) -> None:
+    `begun`: whether there is such a point; before the first checkpoint there is none.
+    """
+
+    def __init__(self, signum: int, begun: bool = True) -> None:
         self.status = 128 + signum  # as a shell counts it: 130, 143, 129
+        self.begun = begun
         super().__init__()
 
 
@@ -80,7 +84,10 @@ def _status(main: Callable[[], None]) -> int | str:
         return "error: out of memory: a smaller --batch_size, or fewer candidates, need less"
     except KeyboardInterrupt as stop:
         left = going_on(sys.argv) if isinstance(stop, Stopped) else "the stage is not finished"
-        print(f"stopped: what was saved so far is kept, {left}", file=sys.stderr)
+        said = f"what was saved so far is kept, {left}"
+        if not getattr(stop, "begun", True):
+            said = "nothing had been done yet; give the same command again"
+        print(f"stopped: {said}", file=sys.stderr)
         return getattr(stop, "status", 130)
     return 0
 

@@ -62,6 +62,29 @@ def test_a_finished_run_goes_on_and_ends_as_one_asked_for_more_at_once(
     assert differing(*folders) == []
 
 
+@pytest.mark.parametrize("name", ["learn on", "discrete train"])
+@pytest.mark.parametrize("kind", ["the best but the last evaluation", "no evaluation but the last"])
+def test_the_best_agent_is_that_of_an_evaluation_that_both_have(
+    name: str,
+    kind: str,
+    made: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main, argv, _ = CASES[name]
+    folders, freq = both(tmp_path, name, made), 55 if "train" in name else 13
+    lengths, scores = [freq + 5, 2 * freq], [5, 1, 5, 9, 1]
+    if kind.startswith("no"):
+        lengths, scores = [freq - 8, freq - 4], [1, 1, 1]
+    said = iter(scores)
+    monkeypatch.setattr("common.environment.rollout.evaluate", lambda *_: [float(next(said))])
+    done(run(main, folders[0], *argv, *steps(lengths[-1])))
+    for number in lengths:
+        done(run(main, folders[1], *argv, *steps(number)))
+    assert next(said, None) is None
+    assert differing(*folders) == []
+
+
 @pytest.mark.parametrize(
     "case",
     [

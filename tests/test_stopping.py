@@ -224,6 +224,21 @@ def test_the_command_that_goes_on_is_named(
     assert going_on(["main.py", "--overwrite_not"]) == "the same command goes on"
 
 
+@pytest.mark.parametrize(("main", "env"), [(CONTINUOUS, TOY), (DISCRETE, CARTPOLE)])
+@pytest.mark.parametrize("at", ["making the environment", "before the first checkpoint"])
+def test_where_nothing_is_saved_yet_nobody_is_told_that_it_goes_on(
+    at: str, main: Any, env: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(main, "make_env" if at.startswith("making") else "make_agent", stop)
+    outcome = run(main, tmp_path, *env, *TRAIN)
+    told = "stopped: nothing had been done yet; give the same command again\n"
+    assert (outcome.status, outcome.err) == (143, told)
+    assert not list(tmp_path.rglob("*.*"))
+
+
 OTHER_CODE = {"versions": {"torch": "0.0"}, "commit": "b-dirty", "source": "2"}
 
 

@@ -20,10 +20,10 @@ from common.errors import InputError, Stopped
 from common.files import Folders, refuse_existing
 from common.printing import tell
 from common.resume.lock import LOCK, Lock
-from common.resume.longer import leave, take_up
+from common.resume.longer import as_it_is, leave, take_up
 from common.resume.ownership import STATE, Ownership
 from common.resume.parts import Counting, Generators, Part, Rows, Writer
-from common.saving import read_sealed, read_state, write_sealed
+from common.saving import read_sealed, write_sealed
 
 HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
 PATIENCE = 5.0  # seconds that a checkpoint waits for the end of an episode
@@ -209,7 +209,7 @@ class Checkpoint:
         if best is None or self._closed:
             self.save()
         else:
-            self.save(best=read_state(best, "cpu") if best.exists() else {})
+            self.save(best=as_it_is(best))
         self._closed = True
 
     def leave(self) -> None:
@@ -283,7 +283,7 @@ class Checkpoint:
             return
         self._asked, self._heard = self._asked or signum, time.monotonic()
         if once_more or not self._patient:
-            raise Stopped(self._asked)
+            raise Stopped(self._asked, begun=self._saved > 0 or self._found is not None)
         tell("stopping at the next checkpoint; once more stops at once")
 
     def __enter__(self) -> "Checkpoint":

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from common.errors import InputError
-from common.files import best_path
-from common.saving import save_state, write_sealed
+from common.files import best_path, replacing
+from common.saving import write_sealed
 
 
 def leave(path: Path, last: dict[str, Any], parts: dict[str, Any], batch: Path) -> None:
@@ -50,9 +52,23 @@ def take_up(end: dict[str, Any], parts: dict[str, Any], batch: Path, eval_freq: 
     if "rows" in end["parts"]:
         parts["rows"].take_up(batch, end["parts"]["rows"])
         done.add("rows")
+    best = best_path(recorder.model)
     if end["best"]:
-        save_state(best_path(recorder.model), end["best"])
+        with replacing(best) as [temporary]:
+            temporary.write_bytes(end["best"]["file"].numpy())
+    elif not recorder.evaluated:  # it is of the evaluation that a longer run does not have
+        best.unlink(missing_ok=True)
     return done
+
+
+def as_it_is(best: Path) -> dict[str, Any]:
+    """The best agent's file to the byte, for a part of a checkpoint; nothing where there is none.
+
+    Its content, read and written again, would share other objects: the same numbers, other bytes.
+    """
+    if not best.exists():
+        return {}
+    return {"file": torch.frombuffer(bytearray(best.read_bytes()), dtype=torch.uint8)}
 
 
 def _rebuilt(content: Any) -> Any:
