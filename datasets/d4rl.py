@@ -9,6 +9,7 @@ Source: Fu et al., D4RL, 2020 (arXiv 2004.07219), appendix.
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -30,6 +31,7 @@ KEYS = {
 ENDS = ("timeouts", "episode_terminals", "truncations", "truncateds", "truncated")
 NEEDED = ("state", "action", "reward", "terminated")
 BLOCK = 2**20  # bytes of a file read at a time
+SHOWN = 8  # names of a group in a message
 
 
 def read(path: Path, task: Task) -> Source:
@@ -40,7 +42,7 @@ def read(path: Path, task: Task) -> Source:
             raise ValueError(f"the name {odd[0]!r} is no UTF-8")
         sets = {name: file[name] for name in file if isinstance(file[name], h5py.Dataset)}
         there = {name: column.shape for name, column in sets.items()}
-        groups = [f"{name}/" for name in file if name not in sets]
+        within = [_named(name, file[name]) for name in file if name not in sets]
         empty = {
             name: np.empty((0, *sets[key].shape[1:]), sets[key].dtype)
             for name, key in KEYS.items()
@@ -72,13 +74,19 @@ def read(path: Path, task: Task) -> Source:
     as_rows(empty | {"number": np.arange(0)}, str(path), names, task)
     row_bytes = sum(column.dtype.itemsize * prod(column.shape[1:]) for column in empty.values())
     notes: list[str] = []
-    if ignored := sorted({*there, *groups} - {*used}):
+    if ignored := sorted({*there, *within} - {*used}):
         notes.append(f"ignored: the data sets {', '.join(ignored)}")
     total = lengths["observations"]
     blocks = _blocks(path, keys, total, max(1, BLOCK // row_bytes))
     rows = logged(blocks, str(path), "row", names, task, notes)
     origin = {"format": "d4rl", "file": path.name, "sha256": sha256(path)}
     return Source(str(path), rows, total, "row", names, notes, origin)
+
+
+def _named(name: str, group: Any) -> str:
+    """A group by what is in it, `infos/qpos, infos/qvel`; by its name where that is much."""
+    inner = sorted(f"{name}/{one}" for one in group) if isinstance(group, h5py.Group) else []
+    return ", ".join(inner) if 0 < len(inner) <= SHOWN else f"{name}/"
 
 
 def _blocks(path: Path, keys: dict[str, list[str]], total: int, size: int) -> Iterator[Columns]:

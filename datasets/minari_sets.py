@@ -107,7 +107,7 @@ def read(dataset: Any, name: str, task: Task) -> Source:
 
 def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator[Rows]:
     steps = unfinished = 0
-    rounded = Rounded()
+    rounded = {"observations": Rounded(), "rewards": Rounded()}
     _require_shapes(dataset, what, task)
     with reading(what, "Minari data set"):
         episodes = iter(dataset.iterate_episodes())
@@ -124,7 +124,8 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         _require_lengths(here, count, len(observations), [len(column) for column in ends])
         if not count:
             continue
-        rounded.add(observations)
+        rounded["observations"].add(observations)
+        rounded["rewards"].add(np.asarray(episode.rewards))
         observations = task.states(f"{here}, observations", observations)
         reward = one_a_row(f"{here}, rewards", episode.rewards)
         terminated = flags(f"{here}, terminations", episode.terminations)
@@ -136,7 +137,8 @@ def _episodes(dataset: Any, what: str, task: Task, notes: list[str]) -> Iterator
         number = np.arange(steps, steps + count)
         steps += count
         yield Rows(number, state, action, reward, terminated, truncated, next_state)
-    notes += rounded.notes("observations")
+    for name, column in rounded.items():
+        notes += column.notes(name)
     if unfinished:
         notes.append(f"{unfinished:,} episodes say neither terminated nor truncated: cut there")
 

@@ -99,10 +99,11 @@ def logged(
         )
     if "terminated" not in names:
         notes.append("no terminated column: the end of every episode counts as a time-out")
-    apart, cut, rounded = 0, _Cut(), Rounded()
+    apart, cut, rounded = 0, _Cut(), {name: Rounded() for name in ("state", "reward")}
     for columns, following in _with_the_next(blocks):
         rows = as_rows(columns, what, names, task)
-        rounded.add(columns["state"])
+        for name, seen_so_far in rounded.items():
+            seen_so_far.add(columns[name])
         truncated = rows.truncated
         if "episode" in names:
             named = f"{what}: {names['episode']}"
@@ -110,18 +111,21 @@ def logged(
         if rows.next_state is not None:
             after = None if following is None else task.states(what, following["state"][:1])
             elsewhere = _begins_elsewhere(rows.state, rows.next_state, after)
-            apart += int((elsewhere & ~truncated & ~rows.terminated).sum())
-            truncated = truncated | elsewhere
+        else:
+            elsewhere = np.zeros(len(rows.state), bool)
         if by_limit:
-            ended = rows.terminated | truncated
+            ended = rows.terminated | truncated | elsewhere
             steps, at_the_limit = _at_the_limit(ended, task.limit, steps)
             truncated = truncated | at_the_limit
+        apart += int((elsewhere & ~truncated & ~rows.terminated).sum())
+        truncated = truncated | elsewhere
         if unmarked:
             cut.add(truncated & ~rows.terminated, rows.terminated)
             if following is None and rows.next_state is not None and cut.age == cut.longest:
                 truncated[-1] = True  # as long as those that were cut
         yield rows._replace(truncated=truncated & ~rows.terminated)
-    notes += rounded.notes(names["state"])
+    for name, all_seen in rounded.items():
+        notes += all_seen.notes(names[name])
     if apart:
         notes.append(
             f"{apart:,} episodes end by {names['next_state']} alone: the next row begins elsewhere"
@@ -198,11 +202,12 @@ class Rounded:
         self.lost: np.ndarray | None = None
         self._last: np.ndarray | None = None
 
-    def add(self, states: np.ndarray) -> None:
+    def add(self, column: np.ndarray) -> None:
         """Rows as logged, in order, (n,) or (n, w)."""
-        if states.dtype.kind not in "iuf" or states.dtype.itemsize < 8 or not len(states):
+        exact = np.can_cast(column.dtype, np.float32)
+        if column.dtype.kind not in "iuf" or exact or not len(column):
             return
-        rows = states.reshape(len(states), -1)
+        rows = column.reshape(len(column), -1)
         if self._last is not None and self._last.shape[1] == rows.shape[1]:
             rows = np.concatenate([self._last, rows])
         self._last = rows[-1:].copy()
@@ -220,7 +225,7 @@ class Rounded:
         if self.changes is None or self.lost is None:
             return []
         return [
-            f"{name} {column}: float32, in which states are held, keeps {changes - lost:,} of its "
+            f"{name} {column}: float32, in which a batch is held, keeps {changes - lost:,} of its "
             f"{changes:,} changes from row to row: log it from a nearer zero, or in larger units"
             for column, (changes, lost) in enumerate(zip(self.changes, self.lost, strict=True))
             if 2 * lost > changes
@@ -257,11 +262,14 @@ def _begins_elsewhere(
 
 
 def _at_the_limit(ended: np.ndarray, limit: int, steps: int) -> tuple[int, np.ndarray]:
-    """Ends by the step limit, of an episode `steps` old; how old the last one is afterwards."""
+    """How old the last episode is afterwards, and the ends by the step limit, (n,).
+
+    `steps`: how old the first one is already. What `ended` at the limit ended by it, too.
+    """
     truncated = np.zeros(len(ended), bool)
     first = -steps
     for last in np.flatnonzero(ended).tolist():
-        truncated[first + limit - 1 : last : limit] = True
+        truncated[first + limit - 1 : last + 1 : limit] = True
         first = last + 1
     truncated[first + limit - 1 :: limit] = True
     return (len(ended) - first) % limit, truncated
