@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -125,7 +126,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def read_json(path: str | Path) -> dict[str, Any]:
     """Read a json object. Raises: InputError where the file is missing, damaged or no object."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_number)
+        text = Path(path).read_text(encoding="utf-8")
+        content = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (OSError, ValueError) as error:
@@ -138,6 +140,13 @@ def read_json(path: str | Path) -> dict[str, Any]:
 def _no_number(name: str) -> None:
     # Nothing here writes NaN or infinity, and what is read is written into other records.
     raise ValueError(f"{name} is no number of json's")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):  # 1e999
+        raise ValueError(f"{text} is beyond all numbers")
+    return number
 
 
 def column_files(prefix: str | Path) -> dict[str, Path]:

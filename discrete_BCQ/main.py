@@ -221,9 +221,8 @@ def evaluator(agent: Any, args: argparse.Namespace, env: gym.Env) -> Callable[[]
 def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 1: DQN online, one update every `train_freq` steps; saves the policy."""
     batch = args.buffer_name if args.save_buffer else None
-    checkpoint.claim("behavioral", folders.run_files("behavioral"), batch)
-
     env = environment(args)
+    checkpoint.claim("behavioral", folders.run_files("behavioral"), batch)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
     args.buffer_size = args.buffer_size or stages.ONLINE_BUFFER_SIZE
@@ -260,8 +259,8 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     label = f"buffer_performance_{args.buffer_name}"
-    checkpoint.claim(label, [], args.buffer_name)
     env = environment(args)
+    checkpoint.claim(label, [], args.buffer_name)
     resolve_by_kind(args, env)
     model = stages.behavioural_policy(args)
     checkpoint.hold(policy=Unchanged(file_digest(model), OTHER_POLICY))
@@ -298,11 +297,10 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
 def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
+    # First of all: where actions are of the other kind, that variant serves them.
+    env = logs.environment(args, partial(environment, args), KIND)
     checkpoint.claim(label, folders.run_files(label))
-    env, prefix = (
-        logs.environment(args, partial(environment, args), KIND),
-        stages.batch_prefix(args),
-    )
+    prefix = stages.batch_prefix(args)
     resolve_by_kind(args, env)
     replay_buffer = load_batch(args, prefix, env)
     checkpoint.hold(batch=Unchanged(replay_buffer.record["digest"], OTHER_BATCH))

@@ -56,6 +56,11 @@ def say(line: str) -> None:
 
 def read_run(path: Path) -> Run:
     """A result and its record. Raises: InputError where either is damaged or they do not fit."""
+    if not path.exists():  # a shell leaves results/*.npy as it is where nothing fits
+        raise InputError(
+            f"{path} does not exist: main.py saves evaluations as results/*.npy, `make quickstart` "
+            "the first of them"
+        )
     y = np.array(read_array(path), dtype=float)
     record_path = path.with_suffix(".json")
     if y.ndim != 1 or len(y) == 0:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def finished(stage: Stage) -> Outcome | None:
     """`done` where the run is there with the same arguments; None where it is to be run.
 
     A finished run with other arguments under the same name is a failure that says so: main.py
-    would refuse to replace it. An interrupted one is to be run, and goes on.
+    would refuse to replace it. An interrupted one is to be run, and goes on; so does a shorter one
+    that has left what that takes.
     """
     try:
         record = described(stage.record)
@@ -30,9 +32,16 @@ def finished(stage: Stage) -> Outcome | None:
     differing = differences(stage, record)
     if not differing:
         return Outcome(stage.name, DONE)
+    what, remedy = f"with other arguments ({'; '.join(differing)})", ""
+    length = re.fullmatch(r"max_timesteps (\d+), not (\d+)", "; ".join(differing))
+    if length:
+        made, wanted = int(length[1]), int(length[2])
+        if made < wanted and stage.folders.end(stage.label).exists():
+            return None
+        what, remedy = f"of {made:,} steps, not {wanted:,}", f"ask for {made:,}, "
     why = (
-        f"{stage.record} is a finished run with other arguments ({'; '.join(differing)}): choose "
-        "another --output_dir, or replace it by its command with --overwrite"
+        f"{stage.record} is a finished run {what}: {remedy}choose another --output_dir, or "
+        "replace it by its command with --overwrite"
     )
     return Outcome(stage.name, FAILED, why=why)
 

@@ -654,7 +654,7 @@ def test_the_committed_records_are_drawn(folder: str, figure: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda path: path.unlink(), "does not exist"),
+        (lambda path: path.unlink(), "does not exist: main.py saves .*`make quickstart`"),
         (lambda path: path.write_bytes(path.read_bytes()[:-3]), "damaged"),
         (lambda path: np.save(path, np.zeros((2, 2))), r"shape \(2, 2\)"),
         (lambda path: np.save(path, np.zeros(5)), "5 evaluations, its record 2"),

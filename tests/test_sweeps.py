@@ -183,7 +183,23 @@ def test_a_finished_run_with_other_arguments_is_neither_used_nor_replaced(
 ) -> None:
     pretend(learner, **other)
     found = finished(learner)
-    assert found and found.status == FAILED and next(iter(other)) in found.why
+    assert found and found.status == FAILED
+    assert (next(iter(other)) if "max_timesteps" not in other else "of 5 steps, not 1") in found.why
+
+
+def test_a_longer_finished_run_says_what_to_ask_for_and_a_shorter_one_goes_on(
+    learner: Stage,
+) -> None:
+    for length in (2_000_000, 500_000):
+        pretend(learner, max_timesteps=length)
+        found = finished(learner)
+        assert found and f"{length:,} steps, not 1,000,000: ask for {length:,}" in found.why
+    end = learner.folders.end(learner.label)
+    end.parent.mkdir(exist_ok=True)
+    end.touch()
+    assert finished(learner) is None  # main.py goes on with it
+    pretend(learner, max_timesteps=2_000_000)
+    assert finished(learner)
 
 
 def test_a_hands_behaviour_without_a_batch_is_used_where_nothing_reads_the_batch(

@@ -1,6 +1,7 @@
 """Learning, judging and acting where there is a batch and nothing else."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -267,11 +268,35 @@ def test_the_other_variant_is_named_and_a_held_out_share_needs_no_simulator(
     tmp_path: Path,
 ) -> None:
     write_log(tmp_path, "discrete")
-    one_line(run_log(tmp_path, "continuous", *SHORT), "discrete actions: discrete_BCQ/main.py")
+    for words in ([], ["--env", "CartPole-v1"]):  # also where a run has the name already
+        (tmp_path / "results").mkdir(exist_ok=True)
+        (tmp_path / "results" / "BCQ_Clinic_CartPole-v1_0.npy").touch()
+        (tmp_path / "results" / "BCQ_Clinic_0.npy").touch()
+        outcome = run_log(tmp_path, "continuous", *SHORT[:6], *words)
+        one_line(outcome, "discrete actions: discrete_BCQ/main.py")
+        shutil.rmtree(tmp_path / "results")
     argv = ["--env", "Pendulum-v1", "--held_out", "0.1"]
     one_line(run_log(tmp_path, "continuous", *argv), "--held_out is for judging without")
     (tmp_path / "buffers" / "Clinic_PongNoFrameskip-v0_0.json").write_text("{}")
     one_line(run_log(tmp_path, "discrete", *SHORT), "has no environment and", "takes the latter")
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_a_name_that_no_batch_has_is_refused_with_those_there_are(
+    tmp_path: Path, kind: str
+) -> None:
+    write_log(tmp_path, kind)
+    for name in ("Ward_0", "Other_Pendulum-v1_0", "Elsewhere_1", "Broken_0"):
+        text = '{"env": null, "task": {}}' if "Pendulum" not in name else "{}"
+        (tmp_path / "buffers" / f"{name}.json").write_text(text if name != "Broken_0" else "{")
+    before = snapshot(tmp_path)
+    words = ["none of this name was imported without --env, by import_dataset.py: there are Clinic"]
+    words += ["Clinic, Ward; and none is of", "--generate_buffer --env", "--buffer_name Clnic"]
+    for argv in (SHORT, ["--estimate"]):
+        one_line(run_log(tmp_path, kind, *argv, "--buffer_name", "Clnic"), *words)
+    refused = run_log(tmp_path, kind, "--buffer_name", "Clnic", "--env", "CartPole-v1")
+    assert "without --env" not in refused.err
+    assert snapshot(tmp_path) == before
 
 
 def test_a_damaged_description_is_one_line(tmp_path: Path) -> None:
@@ -286,6 +311,8 @@ def test_a_damaged_description_is_one_line(tmp_path: Path) -> None:
     for task in broken:
         path.write_text(json.dumps(whole | {"task": task}))
         one_line(run_log(tmp_path, "continuous", *SHORT), "import the data again")
+    path.write_text(json.dumps(whole).replace("60", "1e999"))
+    one_line(run_log(tmp_path, "continuous", *SHORT), "Clinic_0.json is damaged", "1e999")
     path.write_text(json.dumps(whole))
     np.save(tmp_path / "buffers" / "Clinic_0_episode.npy", np.zeros((3, 1), np.int64))
     one_line(

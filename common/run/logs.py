@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def _batch_record(args: argparse.Namespace, env: str | None) -> Path:
     """The record of --buffer_name, made in this environment or in none."""
     folders = Folders(args.buffer_dir or args.output_dir, env, args.seed)
     return Path(f"{folders.buffer(args.buffer_name)}.json")
+
+
+def without_env(args: argparse.Namespace) -> list[str]:
+    """The names of the batches of this seed that were imported without --env."""
+    end, names = f"_{args.seed}.json", []
+    for path in sorted(_batch_record(args, None).parent.glob(f"*{end}")):
+        with suppress(InputError):
+            record = read_json(path)
+            if "task" in record and record.get("env") is None:
+                names.append(path.name.removesuffix(end))
+    return names
 
 
 def _arguments(record: Path) -> dict[str, Any]:

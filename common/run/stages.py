@@ -15,13 +15,14 @@ from common import notes
 from common.agent import Agent
 from common.environment.rollout import seed_generators
 from common.errors import InputError
-from common.files import ROOT, Folders, best_path
+from common.files import ROOT, Folders, best_path, column_files
 from common.resume.checkpoint import Checkpoint
+from common.run import logs
 from common.run.flags import hyper_parameters
 from common.run.logs import DEFAULTS as OF_LOGS
-from common.run.logs import settle_env
 
 ONLINE_BUFFER_SIZE = int(1e6)  # transitions that stage 1 keeps by default
+SHOWN = 5  # names of batches in a message
 
 
 def resolve(args: argparse.Namespace) -> None:
@@ -105,6 +106,29 @@ def show_settings(title: str, algorithm: type[Agent], args: argparse.Namespace, 
     sys.stdout.flush()
 
 
+def require_a_batch(args: argparse.Namespace, typed: set[str]) -> None:
+    """Raises: InputError where --buffer_name, typed without --env, is no batch at all.
+
+    That may be a slip in the name of one that was imported without --env, or one to be made.
+    """
+    if "env" in typed or "buffer_name" not in typed:
+        return
+    folder = args.buffer_dir or args.output_dir
+    prefixes = [
+        Folders(folder, env, args.seed).buffer(args.buffer_name) for env in (None, args.env)
+    ]
+    if any(Path(f"{prefix}.json").exists() or column_files(prefix) for prefix in prefixes):
+        return
+    imported = logs.without_env(args)
+    there = f": there are {', '.join(imported[:SHOWN])}" if imported else ""
+    there += f" and {len(imported) - SHOWN} more" if len(imported) > SHOWN else ""
+    raise InputError(
+        f"no batch {args.buffer_name} with seed {args.seed} in {prefixes[0].parent}: none of this "
+        f"name was imported without --env, by import_dataset.py{there}; and none is of {args.env}: "
+        f"make it with: {command(args, '--generate_buffer')}"
+    )
+
+
 Stage = Callable[[argparse.Namespace, Folders, Checkpoint], None]
 
 
@@ -136,7 +160,9 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages, typed:
         )
     notes.begin()
     resolve(args)
-    settle_env(args, typed)
+    if not (args.train_behavioral or args.generate_buffer or args.evaluate or args.act):
+        require_a_batch(args, typed)
+    logs.settle_env(args, typed)
     seed_generators(args.seed)
     folders = Folders(args.output_dir, args.env, args.seed)
     if args.train_behavioral or args.generate_buffer:
