@@ -151,6 +151,22 @@ def test_a_run_without_env_that_was_stopped_goes_on_exactly(
 
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_a_finished_run_without_env_goes_on_to_more_iterations(tmp_path: Path, kind: str) -> None:
+    at_once, longer = tmp_path / "at once", tmp_path / "longer"
+    for folder in (at_once, longer):
+        write_log(folder, kind)
+    done(run_log(at_once, kind, *SHORT, "--max_timesteps", 9))
+    for number in (3, 9):
+        done(run_log(longer, kind, *SHORT, "--max_timesteps", number))
+    for name in (
+        "results/BCQ_Clinic_0.npy",
+        "models/BCQ_Clinic_0.pt",
+        "models/BCQ_Clinic_0_best.pt",
+    ):
+        assert (at_once / name).read_bytes() == (longer / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
 def test_estimate_says_what_a_policy_is_worth_and_on_how_little(tmp_path: Path, kind: str) -> None:
     write_log(tmp_path, kind)
     done(run_log(tmp_path, kind, *SHORT, "--held_out", "0.4"))
