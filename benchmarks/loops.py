@@ -10,6 +10,7 @@ import torch
 from conftest import load_variant
 
 from benchmarks.eager_bcq import EagerBCQ
+from benchmarks.products import products
 from common.data.replay import ReplayBuffer
 from common.environment import rollout
 from common.precision import use_precision
@@ -38,6 +39,16 @@ def plainly(agent: EagerBCQ, env: gym.Env) -> None:
             done = terminated or truncated
 
 
+def played(choose: Callable[[], None], env: gym.Env) -> None:
+    """The steps of ten episodes, and the products that choose the actions, nothing else."""
+    for _ in range(EPISODES):
+        env.reset(seed=0)
+        for _ in range(STEPS):
+            env.step(np.zeros(3, np.float32))
+    for _ in range(STEPS):
+        choose()
+
+
 def evaluations(precisions: list[str]) -> Iterator[Labelled]:
     """Ten episodes of BCQ; what a step takes does not depend on how many there are."""
     kind = load_variant("continuous_BCQ").BCQ.BCQ
@@ -46,6 +57,8 @@ def evaluations(precisions: list[str]) -> Iterator[Labelled]:
         agent = use_precision(kind(11, 3, 1.0, "cpu"), precision)
         envs = [never_ending(STEPS) for _ in range(EPISODES)]
         works[precision] = partial(rollout.evaluate, agent.select_action, envs, 0)
+        one = products("BCQ acting", precision, onednn=precision == "float32")
+        works[f"floor {precision}"] = partial(played, one, never_ending(STEPS))
     plain, env = EagerBCQ(11, 3), never_ending(STEPS)
     works["plain"] = lambda: plainly(plain, env)
     yield f"ten episodes of {STEPS}, BCQ", works
@@ -72,16 +85,19 @@ def stages() -> Iterator[Labelled]:
             agent.update(buffer.sample(100))
 
     generate()
-    batch, played = buffer.sample(100), buffer.rows(range(steps)).action.numpy()
+    batch, chosen = buffer.sample(100), buffer.rows(range(steps)).action.numpy()
 
     def update() -> None:
         for _ in range(steps):
             agent.update(batch)
 
-    def step() -> None:
+    def step(choose: Callable[[], None] = lambda: None) -> None:
         bare.reset(seed=0)
-        for action in played:  # a step's contacts, and so its cost, hang on the actions
+        for action in chosen:  # a step's contacts, and so its cost, hang on the actions
+            choose()
             bare.step(action)
 
     yield f"{steps} steps of stage 1, DDPG", {"float32": learn, "update alone": update}
-    yield f"{steps} steps of stage 2", {"float32": generate, "bare environment": step}
+    works = {"float32": generate, "bare environment": step}
+    works["floor float32"] = partial(step, products("DDPG acting", "float32"))
+    yield f"{steps} steps of stage 2", works

@@ -6,7 +6,8 @@ Made-up transitions of Hopper's, LunarLander's and Atari's sizes, on the CPU. Wh
 runs in short blocks in turn (A B C A B C …), so that whatever else the machine does falls on all of
 them; a ratio is of neighbouring blocks: its median (least to most). On one thread the time is the
 process's own (CPU time), on more it is the clock's. `plain` is the formulas in eager torch
-(eager_*.py), `floor` BCQ's matrix products alone, in float32.
+(eager_*.py). A `floor` is an update's matrix products alone (products.py), or with Adam's kernel;
+how many times as fast as `plain` it is, no code with these products can exceed.
 
 d3rlpy, of another environment since it pins an old gymnasium, is a process of its own that is told
 to run a block when its turn comes; `make bench` makes that environment.
@@ -37,7 +38,7 @@ from benchmarks.eager_actor_critic import EagerBC, EagerDDPG, EagerTD3BC
 from benchmarks.eager_bcq import EagerBCQ
 from benchmarks.eager_discrete import EagerDiscrete
 from benchmarks.loops import evaluations, stages
-from benchmarks.products import products
+from benchmarks.products import products, products_and_adam
 from common.data.replay import Batch, ReplayBuffer
 from common.errors import InputError
 from common.precision import require_bf16, use_precision
@@ -86,6 +87,15 @@ def updates(make: Callable[[], Any], batch: Batch, plain: Any = None) -> dict[st
     """One update of ours in either precision, and of the plain code."""
     works = {one: partial(use_precision(make(), one).update, batch) for one in precisions()}
     return works | ({"plain": partial(plain.update, *batch)} if plain else {})
+
+
+def floors(name: str) -> dict[str, Work]:
+    """The products of an update in either precision, alone and with Adam."""
+    works: dict[str, Work] = {}
+    for one in precisions()[: 1 if "vectors" in name else 2]:  # too small for bf16
+        works[f"floor {one}"] = products(name, one)
+        works[f"floor {one}, Adam"] = products_and_adam(name, one)
+    return works
 
 
 def continuous(name: str, rows: int | None = None, **options: Any) -> dict[str, Work]:
@@ -142,13 +152,25 @@ def shown(row: Row) -> str:
     values = row["milliseconds"]
     text = f"{row['label']:<26}{row['threads']:>2}"
     text += "".join(f"  {name} {statistics.median(v):.3g}" for name, v in values.items())
-    for ours in ("float32", "bf16"):
-        others = [name for name in values if name not in ("float32", "bf16")]
-        for other in [*others, *(["float32"] if ours == "bf16" else [])]:
-            if ours in values:
-                pairs = zip(values[other], values[ours], strict=True)
-                text += f" | {ours} to {other} {spread([a / b for a, b in pairs])}"
+    for one, other in compared(list(values)):
+        pairs = zip(values[other], values[one], strict=True)
+        text += f" | {one} to {other} {spread([a / b for a, b in pairs])}"
     return text
+
+
+def compared(names: list[str]) -> list[tuple[str, str]]:
+    """What is held against what: ours against all but the other's floors, floors against plain."""
+    ours = [name for name in ("float32", "bf16") if name in names]
+    pairs = [
+        (one, other)
+        for one in ours
+        for other in names
+        if other not in ours and (not other.startswith("floor") or f"floor {one}" in other)
+    ]
+    pairs += [("bf16", "float32")] if len(ours) == 2 else []
+    floors = [name for name in names if name.startswith("floor")]
+    yardsticks = [name for name in names if name in ("plain", "bare environment")]
+    return pairs + [(floor, other) for floor in floors for other in yardsticks]
 
 
 def parts(rounds: int) -> Iterator[Row]:
@@ -228,16 +250,18 @@ def growth(rounds: int) -> Iterator[Row]:
 def table(python: Path | None, rounds: int, threads: list[int]) -> Iterator[tuple[str, Row]]:
     """All sections, row by row."""
     other = D3RLPY(python, threads[0]) if python else None
-    bcq = continuous("BCQ") | {"floor": products(100)} | ({"d3rlpy": other} if other else {})
+    bcq = continuous("BCQ") | floors("BCQ") | ({"d3rlpy": other} if other else {})
     yield "update", measure("BCQ, Hopper", bcq, rounds + 4)
     if other:
         other.close()
     for name in ("DDPG", "TD3_BC", "BC", "VAE_BC", "DQN", "BEAR"):
-        yield "update", measure(f"{name}, Hopper", continuous(name), rounds)
+        works = continuous(name) | (floors(name) if name in ("DDPG", "TD3_BC") else {})
+        yield "update", measure(f"{name}, Hopper", works, rounds)
     for name in load_variant("discrete_BCQ").main.ALGORITHMS:
         yield "update", measure(f"{name}, Atari", discrete(name, FRAMES), rounds)
     for name in ("BCQ", "DQN"):
-        yield "update", measure(f"{name}, vectors", discrete(name, VECTORS), rounds)
+        works = discrete(name, VECTORS) | floors(f"{name}, vectors")
+        yield "update", measure(f"{name}, vectors", works, rounds)
     yield from zip(cycle(["parts of BCQ's update"]), parts(rounds))
     yield from zip(cycle(["growth"]), growth(max(3, rounds // 2)))
     for label, works in (*evaluations(precisions()), *stages()):
@@ -245,9 +269,9 @@ def table(python: Path | None, rounds: int, threads: list[int]) -> Iterator[tupl
     for count in threads[1:]:
         torch.set_num_threads(count)
         again = D3RLPY(python, count) if python else None
-        bcq = continuous("BCQ") | {"floor": products(100)} | ({"d3rlpy": again} if again else {})
+        bcq = continuous("BCQ") | floors("BCQ") | ({"d3rlpy": again} if again else {})
         yield "threads", measure("BCQ, Hopper", bcq, rounds)
-        yield "threads", measure("DDPG, Hopper", continuous("DDPG"), rounds)
+        yield "threads", measure("DDPG, Hopper", continuous("DDPG") | floors("DDPG"), rounds)
         yield "threads", measure("BCQ, Atari", discrete("BCQ", FRAMES), rounds)
         if again:
             again.close()
