@@ -172,9 +172,9 @@ def open_source(args: argparse.Namespace) -> tuple[batch.Source, Task, dict[str,
         )
     args.env = announce_current_id(args.env)
     task = task_of(args.env, **environment_options(args))
-    if task.atari:
+    if task.frames:
         raise InputError(
-            f"--env {args.env} is an Atari game: batches of frames come from --dqn_replay alone"
+            f"--env {args.env} shows frames: batches of such come from --dqn_replay alone, of Atari"
         )
     if dataset is not None:
         compare_environments(f"the Minari data set {args.minari}", recorded_in, args.env)
@@ -300,8 +300,8 @@ def export_minari(args: argparse.Namespace) -> None:
         raise InputError("--env is missing: the id of the environment the batch is of")
     args.env = announce_current_id(args.env)
     task = task_of(args.env, **environment_options(args))
-    if task.atari:
-        raise InputError(f"--env {args.env} is an Atari game: its batches are not exported")
+    if task.frames:
+        raise InputError(f"--env {args.env} shows frames: its batches are not exported")
     prefix = Folders(args.output_dir, args.env, args.seed).buffer(args.buffer_name)
     if not column_path(prefix, "state").exists():
         raise InputError(f"{column_path(prefix, 'state')} does not exist: there is no such batch")

@@ -13,6 +13,7 @@ from common.environment.doors import (
     is_atari,
     make_continuous,
     make_discrete,
+    shows_frames,
     taken,
 )
 from common.environment.isolated import rounds
@@ -40,8 +41,8 @@ class Task(NamedTuple):
     state_dim: S of the batch; space: the states as the environment has them; num_actions: K, or
     None for continuous actions with the environment's own bounds low and high (A,); rescaled:
     whether the batch has them in [−1, 1] instead; whole: their dtype where they are whole numbers;
-    limit: steps of an episode, NO_LIMIT where none is known; atari: whether states are stacks of
-    frames; spec: what gymnasium makes it from.
+    limit: steps of an episode, NO_LIMIT where none is known; atari: whether it is a game of
+    ale-py; frames: whether states are stacks of frames; spec: what gymnasium makes it from.
     """
 
     env_id: str
@@ -54,6 +55,7 @@ class Task(NamedTuple):
     whole: np.dtype[Any] | None = None
     limit: int = NO_LIMIT
     atari: bool = False
+    frames: bool = False
     spec: EnvSpec | None = None
 
     @property
@@ -141,7 +143,7 @@ def task_of(env_id: str, **options: Any) -> Task:
     bare = make(env_id, **options)
     discrete = isinstance(bare.action_space, spaces.Discrete)
     env = (make_discrete if discrete else make_continuous)(env_id, **options)
-    atari = is_atari(env)
+    atari, frames = is_atari(env), shows_frames(env)
     own_limit = bare.spec.max_episode_steps if bare.spec else None
     limit = options.get("max_episode_steps") or own_limit
     limit = limit or (ATARI_STEPS if atari else EPISODE_STEPS)
@@ -160,7 +162,7 @@ def task_of(env_id: str, **options: Any) -> Task:
         one.close()
     return Task(
         env_id=env_id,
-        state_dim=0 if atari else spaces.flatdim(env.observation_space),
+        state_dim=0 if frames else spaces.flatdim(env.observation_space),
         space=bare.observation_space,
         num_actions=number,
         low=low,
@@ -169,6 +171,7 @@ def task_of(env_id: str, **options: Any) -> Task:
         whole=whole,
         limit=limit,
         atari=atari,
+        frames=frames,
         spec=bare.spec,
     )
 

@@ -53,7 +53,7 @@ from common.run.record import (
 from common.run.stages import require_made, show_settings
 from common.run.true_values import ValueEstimates
 from DQN import DQN
-from utils import Buffer, dimensions, is_atari, make_buffer, make_env
+from utils import Buffer, dimensions, is_atari, make_buffer, make_env, shows_frames
 
 ALGORITHMS = learners("BCQ", "DQN", "QRDQN", "REM", "KL_Control", "BC")
 # What the paper sets for Atari, and the released code for all else. `tau` is the rate at which the
@@ -72,6 +72,17 @@ ATARI: dict[str, Any] = {
     "eval_freq": 50_000,
     "eval_eps": 0.001,
 }
+# The MinAtar paper's, with Adam at the step size of its RMSprop, ε and `eval_eps` those of ATARI.
+IMAGE: dict[str, Any] = ATARI | {
+    "start_timesteps": 5000,
+    "end_eps": 0.1,
+    "eps_decay_period": 100_000,
+    "train_freq": 1,
+    "lr": 2.5e-4,
+    "target_update_freq": 1000,
+    "eval_freq": 10_000,
+}
+IMAGE_BUFFER_SIZE = 100_000  # transitions that stage 1 keeps of them by default
 VECTOR: dict[str, Any] = {
     "start_timesteps": 1000,
     "initial_eps": 0.1,
@@ -106,7 +117,9 @@ def make_parser() -> argparse.ArgumentParser:
     """All flags; those that are None afterwards depend on the environment (`resolve_by_kind`)."""
 
     def shown(flag: str) -> str:
-        return f" (default: Atari {ATARI[flag]:g}, vectors {VECTOR[flag]:g})"
+        kinds = {"Atari": ATARI, "vectors": VECTOR, "small images": IMAGE}
+        values = ", ".join(f"{name} {kind[flag]:g}" for name, kind in kinds.items())
+        return f" (default: {values})"
 
     first_line = __doc__.splitlines()[0]
     parser = flags.parser_with_common_flags(first_line, list(ALGORITHMS), DEFAULTS, shown)
@@ -147,9 +160,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return make_parser().parse_args(argv)
 
 
+def defaults_by_kind(env: gym.Env) -> dict[str, Any]:
+    """What the kind of environment decides."""
+    if is_atari(env):
+        return ATARI
+    return IMAGE if shows_frames(env) else VECTOR
+
+
 def resolve_by_kind(args: argparse.Namespace, env: gym.Env) -> None:
     """Give every flag that was not set the value for this kind of environment."""
-    for flag, value in (ATARI if is_atari(env) else VECTOR).items():
+    for flag, value in defaults_by_kind(env).items():
         if vars(args)[flag] is None:
             setattr(args, flag, value)
 
@@ -186,8 +206,8 @@ def epsilon(updates: int, args: argparse.Namespace) -> float:
 def make_agent(args: argparse.Namespace, env: gym.Env) -> Any:
     """`--algorithm`, sized for the environment, with the flags that are its hyper-parameters."""
     kind: Any = ALGORITHMS[args.algorithm]
-    if args.normalize_states and is_atari(env):
-        raise InputError("--normalize_states is for vectors: Atari's pixels share one range")
+    if args.normalize_states and shows_frames(env):
+        raise InputError("--normalize_states is for vectors: an image's pixels share one range")
     agent = use_precision(
         kind(*dimensions(env), **flags.hyper_parameters(kind, args)), args.precision
     )
@@ -225,7 +245,8 @@ def train_behavioral(args: argparse.Namespace, folders: Folders, checkpoint: Che
     checkpoint.claim("behavioral", folders.run_files("behavioral"), batch)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
-    args.buffer_size = args.buffer_size or stages.ONLINE_BUFFER_SIZE
+    usual = IMAGE_BUFFER_SIZE if defaults_by_kind(env) is IMAGE else stages.ONLINE_BUFFER_SIZE
+    args.buffer_size = args.buffer_size or usual
     kept = min(args.buffer_size, args.max_timesteps)
     replay_buffer = make_buffer(env, args.device, kept)
     held = range(args.max_timesteps - kept, args.max_timesteps) if args.save_buffer else range(0)
@@ -347,8 +368,8 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
 def estimate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Judge a saved agent, acting greedily, by a batch alone."""
     agent, env, model = saved_agent(args, folders)
-    if is_atari(env):
-        raise InputError("--estimate serves vectors, not Atari's frames")
+    if shows_frames(env):
+        raise InputError("--estimate serves vectors, not frames")
     replay_buffer = load_batch(args, stages.batch_prefix(args), env)
     show_settings(f"Estimate {model}", ALGORITHMS[args.algorithm], args, "buffer_name")
     logs.estimate(agent, env, args, replay_buffer)

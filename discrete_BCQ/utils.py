@@ -26,7 +26,7 @@ from common.arguments import (
 from common.data import replay
 from common.data.frames import FrameBuffer
 from common.data.replay import Batch
-from common.environment.doors import HISTORY, is_atari
+from common.environment.doors import HISTORY, is_atari, shows_frames
 from common.environment.doors import make_discrete as make_env
 from common.errors import InputError
 from common.networks import Layers, SoftUpdate
@@ -54,16 +54,19 @@ __all__ = [
     "number_between",
     "positive",
     "probability",
+    "shows_frames",
     "whole",
 ]
 
 VECTOR_HIDDEN = [256, 256]
 ATARI_HIDDEN = [512]
 ATARI_FEATURES = 64 * 7 * 7
+IMAGE_HIDDEN = [128]
+IMAGE_CHANNELS = 16
 
 
 def dimensions(env: gym.Env) -> tuple[tuple[int, ...], int]:
-    """state_shape, (S,) or (4, 84, 84), and num_actions of an environment made by `make_env`."""
+    """state_shape, (S,), (4, 84, 84) or (1, H, W, C), and num_actions of what `make_env` made."""
     assert isinstance(env.action_space, spaces.Discrete) and env.observation_space.shape is not None
     return env.observation_space.shape, int(env.action_space.n)
 
@@ -81,7 +84,7 @@ class ReplayBuffer(replay.ReplayBuffer):
         frames = replay.column_path(prefix, "replay_info")
         if frames.exists() and not replay.column_path(prefix, "state").exists():
             raise InputError(
-                f"{frames} belongs to a batch of Atari frames, and this environment shows vectors: "
+                f"{frames} belongs to a batch of frames, and this environment shows vectors: "
                 "choose another --env or --buffer_name"
             )
         return super().load(prefix, size)
@@ -93,13 +96,18 @@ Buffer = ReplayBuffer | FrameBuffer
 def make_buffer(env: gym.Env, device: torch.device | str, max_size: int) -> Buffer:
     """An empty buffer of the kind this environment needs."""
     state_shape = dimensions(env)[0]
-    if is_atari(env):
-        return FrameBuffer(state_shape, device, max_size)
+    if shows_frames(env):
+        return FrameBuffer(state_shape, device, max_size, clip=is_atari(env))
     return ReplayBuffer(state_shape[0], device, max_size)
 
 
 def as_input(state: Tensor) -> Tensor:
-    """(B, *S) of any type -> float32, frames with channels last in memory; no copy if it is so."""
+    """(B, *S) of any type -> float32, frames with channels last in memory; no copy if it is so.
+
+    Small images (B, 1, H, W, C) -> (B, C, H, W), in memory as they were.
+    """
+    if state.ndim == 5:
+        return state[:, 0].to(torch.float32, memory_format=torch.contiguous_format).movedim(3, 1)
     if state.ndim == 4 and state.dtype == torch.uint8:
         # Bytes put in order before they are converted: half the time of torch's own `to`.
         return torch.stack(state.unbind(1), -1).to(torch.float32).permute(0, 3, 1, 2)
@@ -139,6 +147,23 @@ class Frames(nn.Module):
         return x.flatten(1).float()
 
 
+class SmallImages(nn.Module):
+    """The convolutional trunk for small images: 16 3x3/1, a ReLU.
+
+    Source: Young, Tian, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible
+    Reinforcement Learning Experiments", 2019 (arXiv 1903.03176), section 3.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        convolution = nn.Conv2d(channels, IMAGE_CHANNELS, kernel_size=3)
+        self.convolution = convolution.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, state: Tensor) -> Tensor:
+        """(B, 1, H, W, C) as the environment shows them -> (B, 16·(H − 2)·(W − 2)) float32."""
+        return self.convolution(as_input(state)).relu_().flatten(1)
+
+
 class Vectors(nn.Module):
     """What stands for the trunk where states are vectors: the state itself."""
 
@@ -148,13 +173,23 @@ class Vectors(nn.Module):
 
 
 def features(state_shape: tuple[int, ...]) -> nn.Module:
-    """What the heads of one network share: the trunk for Atari, nothing for vectors."""
+    """What the heads of one network share: a trunk for frames, nothing for vectors."""
+    if len(state_shape) == 4:
+        return SmallImages(state_shape[-1])
     return Frames() if len(state_shape) == 3 else Vectors()
 
 
 def head(state_shape: tuple[int, ...], num_actions: int) -> Layers:
-    """From features to one number an action: 3136-512-K for Atari, S-256-256-K for vectors."""
-    atari = len(state_shape) == 3
-    widths = [ATARI_FEATURES, *ATARI_HIDDEN] if atari else [state_shape[0], *VECTOR_HIDDEN]
+    """From features to one number an action.
+
+    3136-512-K for Atari, 16·(H − 2)·(W − 2)-128-K for small images, S-256-256-K for vectors.
+    """
+    if len(state_shape) == 4:
+        _, height, width, _ = state_shape
+        widths = [IMAGE_CHANNELS * (height - 2) * (width - 2), *IMAGE_HIDDEN]
+    elif len(state_shape) == 3:
+        widths = [ATARI_FEATURES, *ATARI_HIDDEN]
+    else:
+        widths = [state_shape[0], *VECTOR_HIDDEN]
     widths.append(num_actions)
-    return Layers(*map(nn.Linear, widths, widths[1:]), from_hidden=atari)
+    return Layers(*map(nn.Linear, widths, widths[1:]), from_hidden=len(state_shape) > 1)

@@ -82,8 +82,9 @@ def measure(variant: str, env_id: str, algorithms: list[str]) -> dict[str, Any]:
     env = main.make_env(env_id)
     buffer = filled(main, env)
     states = buffer.sample(PAIRS).state.numpy()
-    atari = states.ndim > 2
-    row = 7060 if atari else 4 * (2 * states[0].size + int(np.prod(env.action_space.shape)) + 2)
+    frames = states.ndim > 2  # of which a row has one
+    numbers = 2 * states[0].size + int(np.prod(env.action_space.shape)) + 2
+    row = states[0, -1].size if frames else 4 * numbers
     limit = env.spec.max_episode_steps or 1000
     found: dict[str, Any] = {
         "start": start, "step": stepping(env), "row": row, "episode": limit, "learners": {}

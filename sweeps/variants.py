@@ -6,6 +6,7 @@ import importlib
 import sys
 from types import ModuleType
 
+from common.errors import InputError
 from common.files import ROOT
 
 
@@ -53,12 +54,33 @@ def is_atari(env: str) -> bool:
     return env in gym.registry and "ale_py" in str(gym.registry[env].entry_point)
 
 
+@functools.cache
+def shows_small_images(env: str) -> bool:
+    """Whether `--env` is a game such as MinAtar's; gymnasium's own are none and are not made."""
+    import gymnasium as gym
+
+    from common.environment.doors import is_small_image
+    from common.environment.making import make
+
+    known = gym.registry.get(env)
+    if known is not None and "gymnasium." in str(known.entry_point):
+        return False
+    try:
+        return is_small_image(make(env, max_episode_steps=-1).observation_space)
+    except InputError:  # of a package that is not installed here
+        return False
+
+
 def resolved(variant: str, words: tuple[str, ...]) -> argparse.Namespace:
     """The same, with what the environment's kind and the learner decide."""
     args, main = parsed(variant, words), entry(variant)
     by_kind = {}
     if variant == "discrete_BCQ":
-        by_kind = main.ATARI if is_atari(args.env) else main.VECTOR
+        by_kind = main.VECTOR
+        if is_atari(args.env):
+            by_kind = main.ATARI
+        elif shows_small_images(args.env):
+            by_kind = main.IMAGE
     usual = {"batch_size": main.ALGORITHMS[args.algorithm].batch_size} | by_kind
     for flag, value in usual.items():
         if getattr(args, flag) is None:

@@ -31,7 +31,7 @@ def saved(kind: str, prefix: Path, seed: int, rows: int = 20) -> None:
         )
         return
     buffer = FrameBuffer((HISTORY, *FRAME), "cpu", rows)
-    for transition in transitions(True, seed, rows):
+    for transition in transitions(HISTORY, seed, rows):
         buffer.add(*transition)
     buffer.save(prefix, record)
 
@@ -209,7 +209,7 @@ def test_a_batch_that_is_not_permitted_replaces_nothing(kind: str, tmp_path: Pat
     buffer: Any = fill(ReplayBuffer(3, 2, "cpu", 9), random_batch(9))
     if kind == "frames":
         buffer = FrameBuffer((HISTORY, *FRAME), "cpu", 9)
-        for transition in transitions(True, 2, 9):
+        for transition in transitions(HISTORY, 2, 9):
             buffer.add(*transition)
     with pytest.raises(InputError, match="not yours"):
         buffer.save(tmp_path / "b", {}, permit=refuse)

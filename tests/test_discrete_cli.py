@@ -163,8 +163,8 @@ def test_states_of_a_finite_set_are_one_hot_vectors() -> None:
         ("Pendulum-v1", "continuous actions: continuous_BCQ/main.py serves it"),
         (pick("DiscreteMany-v0", action_space=spaces.MultiDiscrete([2, 3])), "needs one number"),
         (pick("DiscreteFromOne-v0", action_space=spaces.Discrete(3, start=1)), "from 0 up"),
-        (pick("DiscreteImage-v0", observation_space=spaces.Box(0, 255, (8, 8, 3), np.uint8)),
-         "needs vectors, as in CartPole-v1, or an Atari game"),
+        (pick("DiscreteImage-v0", observation_space=spaces.Box(0, 255, (33, 8, 3), np.uint8)),
+         "an Atari game, or images (H, W, C) of bytes or bools, 3 to 32 both ways"),
         ("ALE/Nothing-v5", "--env ALE/Nothing-v5 cannot be made"),
         ("CartPole", "CartPole"),
     ],
@@ -190,9 +190,18 @@ VECTOR = {
     "train_freq": 1, "batch_size": 64, "lr": 3e-4, "adam_eps": 1e-8, "tau": 0.005,
     "target_update_freq": 1, "eval_freq": 5e3, "eval_eps": 0,
 }  # fmt: skip
+# arXiv 1903.03176; Adam's ε and the evaluations' are Atari's, how often they are is chosen.
+IMAGE = {
+    "start_timesteps": 5e3, "initial_eps": 1, "end_eps": 0.1, "eps_decay_period": 1e5,
+    "train_freq": 1, "batch_size": 32, "lr": 2.5e-4, "adam_eps": 1.5e-4, "tau": 1,
+    "target_update_freq": 1e3, "eval_freq": 1e4, "eval_eps": 0.001,
+}  # fmt: skip
+IMAGES = pick("DiscreteGrid-v0", observation_space=spaces.Box(0, 255, (4, 3, 2), np.uint8))
 
 
-@pytest.mark.parametrize(("env_id", "table"), [("ALE/Pong-v5", ATARI), ("CartPole-v1", VECTOR)])
+@pytest.mark.parametrize(
+    ("env_id", "table"), [("ALE/Pong-v5", ATARI), ("CartPole-v1", VECTOR), (IMAGES, IMAGE)]
+)
 def test_what_was_not_set_takes_the_papers_value_for_this_kind(env_id: str, table: Info) -> None:
     env = utils.make_env(env_id)
     args = main.parse_args([])
@@ -212,13 +221,14 @@ def test_the_other_defaults_are_the_papers() -> None:
         "discount": 0.99, "eval_episodes": 10, "buffer_size": None, "device": "auto",
     }  # fmt: skip
     assert {name: flags[name] for name in table} == table
-    assert main.stages.ONLINE_BUFFER_SIZE == 1_000_000
+    assert main.stages.ONLINE_BUFFER_SIZE == 1_000_000 and main.IMAGE_BUFFER_SIZE == 100_000
 
 
-def test_help_shows_both_values() -> None:
+def test_help_shows_the_values_of_all_kinds() -> None:
     shown = " ".join(run_main(main, "--help").out.split())
-    assert "Adam's learning rate (default: Atari 6.25e-05, vectors 0.0003)" in shown
-    assert "B, transitions a gradient step (default: Atari 32, vectors 64)" in shown
+    rates = "(default: Atari 6.25e-05, vectors 0.0003, small images 0.00025)"
+    assert f"Adam's learning rate {rates}" in shown
+    assert "a gradient step (default: Atari 32, vectors 64, small images 32)" in shown
 
 
 def test_the_header_shows_what_is_in_force(made: Path, tmp_path: Path) -> None:
@@ -526,7 +536,7 @@ def test_a_batch_of_another_environment_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "target", "message"),
-    [("pacman", PICK, "belongs to a batch of Atari frames"),
+    [("pacman", PICK, "belongs to a batch of frames"),
      ("made", "ALE/MsPacman-v5", "holds vector states")],
 )  # fmt: skip
 def test_frames_given_to_vectors_and_the_other_way_round_are_refused(

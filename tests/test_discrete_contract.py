@@ -1,4 +1,4 @@
-"""What every algorithm of discrete_BCQ/main.py promises, on vectors and on Atari's frames."""
+"""What every algorithm of discrete_BCQ/main.py promises: vectors, Atari, small images."""
 
 import inspect
 import math
@@ -16,7 +16,7 @@ from common.errors import InputError
 variant = load_variant("discrete_BCQ")
 ALGORITHMS: dict[str, Any] = variant.main.ALGORITHMS
 ACTIONS = 3
-SHAPES = {"vectors": (5,), "atari": (4, 84, 84)}
+SHAPES = {"vectors": (5,), "atari": (4, 84, 84), "images": (1, 6, 5, 2)}
 
 # arXiv 1910.01708, appendix, for Atari; `tau` 1 is the full copy every 8000 updates.
 # QRDQN's and REM's own are those of their papers; KL_Control's are chosen (FIDELITY.md).
@@ -50,14 +50,14 @@ def make(algorithm: str, kind: str = "vectors", seed: int = 0, **options: Any) -
 def states(kind: str, count: int) -> np.ndarray:
     """States as the environments give them."""
     draw = np.random.default_rng(3)
-    if kind == "atari":
+    if kind != "vectors":
         return draw.integers(0, 256, (count, *SHAPES[kind]), dtype=np.uint8)
     return draw.normal(size=(count, *SHAPES[kind])).astype(np.float32)
 
 
 def make_buffer(kind: str, rows: int = 30) -> Any:
     """A small batch in the buffer of this kind."""
-    if kind == "atari":
+    if kind != "vectors":
         buffer = variant.utils.FrameBuffer(SHAPES[kind], "cpu", rows)
     else:
         buffer = variant.utils.ReplayBuffer(SHAPES[kind][0], "cpu", rows)
@@ -224,7 +224,7 @@ def test_a_batch_of_frames_is_refused_where_vectors_are_needed_and_the_other_way
 ) -> None:
     make_buffer("atari").save(tmp_path / "frames")
     make_buffer("vectors").save(tmp_path / "vectors")
-    with pytest.raises(InputError, match=r"frames_replay_info\.npy belongs to a batch of Atari"):
+    with pytest.raises(InputError, match=r"frames_replay_info\.npy belongs to a batch of frames"):
         variant.utils.ReplayBuffer(5, "cpu", 1).load(tmp_path / "frames")
     with pytest.raises(InputError, match=r"vectors_state\.npy holds vector states"):
         variant.utils.FrameBuffer((4, 84, 84), "cpu", 1).load(tmp_path / "vectors")

@@ -86,38 +86,45 @@ some_episodes = st.builds(
     st.lists(an_episode, max_size=7),
     st.integers(0, 6),
 ).filter(bool)
+some_shape = st.sampled_from([SHAPE, (1, 3, 2)])
 
 
 @settings(max_examples=150, deadline=None)
-@given(some_episodes, st.integers(1, 12), st.sampled_from([3, 5, 100]))
+@given(some_episodes, st.integers(1, 12), st.sampled_from([3, 5, 100]), some_shape)
 def test_every_transition_has_its_own_stacks_however_the_ring_lies(
-    episodes: Episodes, max_size: int, chunk: int
+    episodes: Episodes, max_size: int, chunk: int, shape: tuple[int, ...]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(common.data.frames, "CHUNK", chunk)
-        buffer, naive = made(episodes, max_size)
+        buffer, naive = made(episodes, max_size, shape)
         assert_holds(buffer, naive.rows)
         assert buffer.ptr == sum(length for length, _ in episodes) % max_size
 
 
 @settings(max_examples=100, deadline=None)
-@given(some_episodes, st.integers(1, 12), st.sampled_from([3, 5, 100]), st.integers(1, 14))
+@given(
+    some_episodes, st.integers(1, 12), st.sampled_from([3, 5, 100]), st.integers(1, 14), some_shape
+)
 def test_a_saved_batch_comes_back_whole_or_its_first_part(
     tmp_path_factory: pytest.TempPathFactory,
     episodes: Episodes,
     max_size: int,
     chunk: int,
     kept: int,
+    shape: tuple[int, ...],
 ) -> None:
     prefix = tmp_path_factory.mktemp("batch") / "Name_Env_0"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(common.data.frames, "CHUNK", chunk)
-        buffer, naive = made(episodes, max_size)
+        buffer, naive = made(episodes, max_size, shape)
         buffer.save(prefix)
-    whole = FrameBuffer(SHAPE, "cpu", 1)
+    begins = [begins for length, _ in episodes for begins in [1] + [0] * (length - 1)]
+    first = np.load(f"{prefix}_first_timestep.npy")[:, 0].tolist()
+    assert first == begins[-len(first) :]
+    whole = FrameBuffer(shape, "cpu", 1)
     assert whole.load(prefix) == len(naive.rows)
     assert_holds(whole, naive.rows)
-    part = FrameBuffer(SHAPE, "cpu", 1)
+    part = FrameBuffer(shape, "cpu", 1)
     assert part.load(prefix, kept) == len(naive.rows)
     assert_holds(part, naive.rows[:kept])
 

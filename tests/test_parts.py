@@ -15,14 +15,17 @@ from common.resume.parts import Generators, Rows
 HISTORY, FRAME = 3, (4, 5)
 
 
-def transitions(frames: bool, seed: int, number: int) -> list[tuple[Any, ...]]:
-    """Episodes of 1 to 6 steps, some terminal, some cut; the last one may not have ended."""
+def transitions(frames: int, seed: int, number: int) -> list[tuple[Any, ...]]:
+    """Episodes of 1 to 6 steps, some terminal, some cut; the last one may not have ended.
+
+    `frames`: of a state, 0 for vectors.
+    """
     draw, made = np.random.default_rng(seed), []
 
     def new(state: np.ndarray | None) -> np.ndarray:
         if not frames:
             return draw.normal(size=3).astype(np.float32)
-        before = np.zeros((HISTORY, *FRAME), np.uint8) if state is None else state
+        before = np.zeros((frames, *FRAME), np.uint8) if state is None else state
         return np.concatenate([before[1:], draw.integers(256, size=(1, *FRAME), dtype=np.uint8)])
 
     state, left = new(None), int(draw.integers(1, 7))
@@ -39,17 +42,17 @@ def transitions(frames: bool, seed: int, number: int) -> list[tuple[Any, ...]]:
     return made
 
 
-def empty(frames: bool, size: int) -> Any:
+def empty(frames: int, size: int) -> Any:
     if frames:
-        return FrameBuffer((HISTORY, *FRAME), "cpu", size)
+        return FrameBuffer((frames, *FRAME), "cpu", size)
     return ReplayBuffer(3, 2, "cpu", size)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("size", [7, 30, 100])
-@pytest.mark.parametrize("frames", [True, False])
+@pytest.mark.parametrize("frames", [HISTORY, 1, 0])
 def test_a_buffer_comes_back_and_fills_on(
-    frames: bool, size: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frames: int, size: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.resume.parts.PIECE", 4)
     draw, buffer = np.random.default_rng(seed), empty(frames, size)
@@ -75,7 +78,7 @@ def test_files_of_overwritten_rows_are_named_no_more_and_new_ones_hold_what_is_n
     tmp_path: Path,
 ) -> None:
     buffer = ReplayBuffer(3, 2, "cpu", 25)
-    rows, came = Rows(buffer, tmp_path), transitions(False, 0, 60)
+    rows, came = Rows(buffer, tmp_path), transitions(0, 0, 60)
     named = []
     for number, transition in enumerate(came, 1):
         buffer.add(*transition)

@@ -1,6 +1,7 @@
-"""The batch of Atari: one 84×84 frame a transition, states put together as they are sampled.
+"""The batch of frames: one a transition, states put together as they are sampled.
 
-A frame stands in four states and four successors; kept once, as bytes, it takes 7 kB a transition.
+A frame of Atari stands in four states and four successors; kept once, as bytes, it takes 7 kB a
+transition. Small images, stacks of one, are kept alike.
 """
 
 import warnings
@@ -32,19 +33,25 @@ class FrameBuffer:
     7.06 GB at 1e6 transitions of Atari, taken from the system as it fills. A batch that was loaded
     stays in its files, is read from there (the system keeps in memory what it can) and cannot grow.
 
-    Rewards are clipped to [−1, 1], as learning on Atari takes them. `ptr` is the next row to be
-    written, `size` the number of transitions held.
+    Rewards are clipped to [−1, 1], as learning on Atari takes them, unless `clip` is False. `ptr`
+    is the next row to be written, `size` the number of transitions held.
 
     Warns: RuntimeWarning where `max_size` transitions will not fit into the memory that is free.
     """
 
     def __init__(
-        self, state_shape: tuple[int, ...], device: torch.device | str, max_size: int = int(1e6)
+        self,
+        state_shape: tuple[int, ...],
+        device: torch.device | str,
+        max_size: int = int(1e6),
+        clip: bool = True,
     ) -> None:
         self.device = torch.device(device)
         self.history, *frame = state_shape
         self.frame_shape = tuple(frame)
+        self.largest = 1.0 if clip else np.inf  # reward
         self._offsets = np.arange(1 - self.history, 1)  # from a state's oldest frame to its newest
+        self._age_limit = max(1, self.history - 1)
         self.max_size, self.size, self.ptr = max_size, 0, 0
         self.added = 0  # transitions written since the buffer was made
         self.record: dict[str, Any] = {}  # what the json of a loaded batch says, with its digest
@@ -55,7 +62,8 @@ class FrameBuffer:
             self._action = np.zeros((max_size, 1), np.int64)
             self._reward = np.zeros((max_size, 1), np.float32)
             self._not_done = np.zeros((max_size, 1), np.float32)
-            self._age = np.zeros(max_size, np.int64)  # earlier frames of its episode, at most H − 1
+            # Earlier frames of its episode, at most H − 1; of stacks of one, at most 1.
+            self._age = np.zeros(max_size, np.int64)
             self._last_frame = np.full(max_size, -1)  # where its episode's last frame is, or −1
         self._last_frames = np.empty((0, *self.frame_shape), np.uint8)
         self._free: list[int] = []  # places in _last_frames whose transition was overwritten
@@ -96,9 +104,10 @@ class FrameBuffer:
         if self.size == self.max_size and self._last_frame[row] >= 0:
             self._free.append(int(self._last_frame[row]))
         ended = terminated or truncated
-        self._action[row], self._reward[row] = action, np.clip(reward, -1, 1)
+        self._action[row] = action
+        self._reward[row] = np.clip(reward, -self.largest, self.largest)
         self._not_done[row] = 1 - terminated  # only a terminal state stops the bootstrap
-        self._age[row] = 0 if self._begins else min(self._age[previous] + 1, self.history - 1)
+        self._age[row] = 0 if self._begins else min(self._age[previous] + 1, self._age_limit)
         self._write(self.added, state[-1])
         if ended:
             self._last_frame[row] = self._keep(next_state[-1])
@@ -219,7 +228,7 @@ class FrameBuffer:
         row = np.arange(first, end) % self.max_size
         last_frame = self._last_frame[row]
         is_last = last_frame >= 0
-        earliest = first - int(self._age[row[0]])
+        earliest = first - min(int(self._age[row[0]]), self.history - 1)
         # Where the newest ended its episode, its successor is not in the ring.
         frames = self._frames(np.arange(earliest, end + (not is_last[-1])))
         arrays = {
@@ -288,7 +297,7 @@ class FrameBuffer:
         row = number % self.max_size
         last_frame = self._last_frame[row]
         is_last = np.flatnonzero(last_frame >= 0)
-        before = -np.arange(1, self._age[row[0]] + 1)
+        before = -np.arange(1, min(self._age[row[0]], self.history - 1) + 1)
         columns = {
             "action": self._action[row],
             "reward": self._reward[row],
@@ -327,8 +336,8 @@ class FrameBuffer:
         kept = len(saved.action)
         place = np.arange(kept)
         began = np.maximum.accumulate(np.where(saved.first, place, -saved.before))
-        self._age = np.minimum(place - began, self.history - 1)
-        self._action, self._reward = saved.action, saved.reward.clip(-1, 1)
+        self._age = np.minimum(place - began, self._age_limit)
+        self._action, self._reward = saved.action, saved.reward.clip(-self.largest, self.largest)
         self._not_done = saved.not_done
         self._last_frame, self._last_frames = saved.last_frame, saved.last_frames
         self._number = saved.number if len(saved.number) < kept else None

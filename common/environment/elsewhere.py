@@ -46,6 +46,8 @@ def advice(env_id: str) -> str | None:
             f"it is the id of a data set of Minari: `python import_dataset.py --minari {name}` "
             "makes a batch of it, and says which --env learns from that"
         )
+    if name.startswith("MinAtar/") and importlib.util.find_spec("minatar") is None:
+        return "it is of the package MinAtar: `pip install -r requirements-minatar.txt`"
     for begins, (package, module) in PACKAGES.items():
         if re.match(begins, name):
             there = importlib.util.find_spec(module.partition(".")[0]) is not None

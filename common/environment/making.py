@@ -1,6 +1,7 @@
 """Making an environment from its id: old ids under their present names, clear refusals."""
 
 import importlib
+import importlib.metadata
 import importlib.util
 import re
 import warnings
@@ -14,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from common.environment.elsewhere import advice
 from common.environment.isolated import Isolated
+from common.environment.minatar import Reseeded, is_minatar
 from common.environment.users_modules import make_way
 from common.errors import InputError
 from common.notes import note
@@ -77,15 +79,21 @@ def make(env_id: str, **options: Any) -> gym.Env:
     if env.spec is not None and env.spec.id != env_id.split(":")[-1]:
         full = f"{env_id}-v4" if re.fullmatch(MUJOCO, env_id) else env.spec.id
         raise InputError(f"--env {env_id} names no version; give the full id, such as {full}")
-    return Isolated(env)
+    return Isolated(Reseeded(env) if is_minatar(env) else env)
 
 
 def _spec(env_id: str) -> EnvSpec | None:
-    """How the id is registered; a module before a colon is imported first. None where it is not."""
+    """How the id is registered; a module before a colon is imported first. None where it is not.
+
+    So is the installed package that declares the part before a slash to be its own (MinAtar).
+    """
     module, _, name = env_id.rpartition(":")
     if module:
         make_way(module)
         importlib.import_module(module)
+    elif (namespace := name.rpartition("/")[0]) and name not in gym.registry:
+        for plugin in importlib.metadata.entry_points(group="gymnasium.envs", name=namespace):
+            plugin.load()()
     return gym.registry.get(name)
 
 
