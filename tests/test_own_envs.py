@@ -125,6 +125,24 @@ class Framed(ale_py.AtariEnv):
     """A subclass of one's own."""
 
 
+def handing_on(**options: Any) -> ale_py.AtariEnv:
+    """A game made by a function."""
+    return ale_py.AtariEnv(game="pong", **options)
+
+
+def skipping(**_: Any) -> ale_py.AtariEnv:
+    """One that skips frames whatever it is told."""
+    return ale_py.AtariEnv(game="pong", frameskip=4)
+
+
+def wrapped(**options: Any) -> gym.Env:
+    """One that skips frames by a wrapper."""
+    return gym.wrappers.AtariPreprocessing(handing_on(**options | {"frameskip": 1}), noop_max=0)
+
+
+gym.register("Made-v0", "test_own_envs:handing_on", kwargs={"frameskip": 3})
+gym.register("Skipping-v0", skipping)
+gym.register("Wrapped-v0", "test_own_envs:wrapped")
 gym.register("OwnPong-v0", "ale_py:AtariEnv", kwargs={"game": "pong", "full_action_space": True,
              "frameskip": (2, 5), "max_num_frames_per_episode": 40})  # fmt: skip
 gym.register("OwnPong-v1", "test_own_envs:Framed", max_episode_steps=10, kwargs={"game": "pong"})
@@ -137,6 +155,7 @@ gym.register("Sounds-v0", "ale_py.env:AtariEnv", kwargs={"game": "pong", "sound_
     [
         ("ale_py:ALE/Pong-v5", 6, ""),
         ("test_own_envs:OwnPong-v0", 18, "its frame skip, (2, 5), is replaced by 4"),
+        ("Made-v0", 6, "its frame skip, 3, is replaced by 4"),
         ("OwnPong-v1", 6, "its limit of 10 steps is not used; --max_episode_steps"),
     ],
 )
@@ -160,10 +179,20 @@ def test_a_game_is_four_frames_a_step_to_its_end_whatever_its_id(
     assert task_of(env_id).atari and task_of(env_id).num_actions == actions
 
 
-@pytest.mark.parametrize("env_id", ["Memory-v0", "Sounds-v0"])
-def test_a_game_that_does_not_show_its_screen_is_refused_at_every_door(env_id: str) -> None:
+@pytest.mark.parametrize(
+    ("env_id", "why"),
+    [
+        ("Memory-v0", "learned from the screen"),
+        ("Sounds-v0", "learned from the screen"),
+        ("Skipping-v0", "a frame skip of its own"),
+        ("Wrapped-v0", "with wrappers"),
+    ],
+)
+def test_a_game_that_cannot_be_shown_as_the_others_is_refused_at_every_door(
+    env_id: str, why: str
+) -> None:
     for door in (doors.make_discrete, task_of):
-        with pytest.raises(InputError, match="learned from the screen"):
+        with pytest.raises(InputError, match=why):
             door(env_id)
     with pytest.raises(InputError, match="frameskip of Atari's games is fixed"):
         doors.make_discrete("ALE/Pong-v5", frameskip=2)

@@ -62,7 +62,8 @@ def make(env_id: str, **options: Any) -> gym.Env:
 
             gym.register_envs(gymnasium_robotics)
         spec = _spec(env_id)
-        if spec is not None and _makes_atari(spec):
+        atari = spec is not None and _makes_atari(spec)
+        if spec is not None and atari:
             options = _for_atari(env_id, spec, options)
         with warnings.catch_warnings():
             # v4 is asked for on purpose: it is the papers' task. An id without a version is an
@@ -70,6 +71,11 @@ def make(env_id: str, **options: Any) -> gym.Env:
             warnings.filterwarnings("ignore", message=r".*The environment \S+ is out of date")
             warnings.filterwarnings("ignore", message=r".*Using the latest versioned environment")
             env = gym.make(env_id, **options)
+            if isinstance(env.unwrapped, ale_py.AtariEnv):
+                if spec is not None and not atari:  # registered as a function that makes it
+                    env.close()
+                    env = gym.make(env_id, **_for_atari(env_id, spec, options))
+                _require_bare(env_id, env)
     except InputError:
         raise
     except Exception as error:  # an environment's own code may raise anything
@@ -123,6 +129,18 @@ def _for_atari(env_id: str, spec: EnvSpec, options: dict[str, Any]) -> dict[str,
         limit = f"{spec.max_episode_steps:,}"
         note(f"{env_id}: its limit of {limit} steps is not used; --max_episode_steps sets one")
     return options | ATARI_OPTIONS | {"max_episode_steps": -1}
+
+
+def _require_bare(env_id: str, env: gym.Env) -> None:
+    """Raises: InputError for a game whose own wrappers or frame skip would come beside ours."""
+    inner = env
+    while isinstance(inner, gym.wrappers.PassiveEnvChecker | gym.wrappers.OrderEnforcing):
+        inner = inner.env
+    if not isinstance(inner, ale_py.AtariEnv) or inner._frameskip != 1:
+        raise InputError(
+            f"--env {env_id} is a game of Atari with wrappers or a frame skip of its own: register "
+            "ale_py:AtariEnv, or a function that hands its keyword arguments on to it"
+        )
 
 
 def _note_warning(text: str) -> None:
