@@ -15,6 +15,7 @@ ONLINE, GENERATED, OFFLINE, FOREIGN = "stage 1", "stage 2", "stage 3", "no recor
 BEHAVIOUR, AVERAGE = "behavioural policy", "batch's average return"
 NO_SIMULATOR = "no simulator"  # in the place of an environment; such runs hold estimates
 LAST = 10  # evaluations behind a final performance, as in the papers' tables
+FINAL = f"the last {LAST} evaluations (of the last half where they are fewer than {2 * LAST})"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,13 @@ class Run:
 
     @property
     def final(self) -> float:
-        """Final performance: the mean of the last ten evaluations."""
-        return float(self.y[-LAST:].mean())
+        """Final performance: the mean of the last evaluations."""
+        return float(self.y[last(len(self.y))].mean())
+
+
+def last(evaluations: int) -> slice:
+    """Those behind a final performance: `FINAL`. What a short run began with says nothing of it."""
+    return slice(-min(LAST, (evaluations + 1) // 2), None)
 
 
 def say(line: str) -> None:

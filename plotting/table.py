@@ -12,7 +12,7 @@ import numpy as np
 from common.environment.scores import normalized_score
 from plotting.names import in_table
 from plotting.panels import Panel, behaviour_of, interval, meanwhile
-from plotting.runs import AVERAGE, BEHAVIOUR, LAST, NO_SIMULATOR, Run
+from plotting.runs import AVERAGE, BEHAVIOUR, FINAL, NO_SIMULATOR, Run
 
 NONE = "n/a"
 COLUMNS = (
@@ -38,9 +38,10 @@ def reference(learner: Run, runs: list[Run]) -> Run | None:
 def rows(panels: list[Panel], runs: list[Run], kind: str) -> list[dict[str, Any]]:
     """One row a curve or line, by `COLUMNS`; None where there is nothing to say.
 
-    `final` is the mean over seeds of the last ten evaluations, `low` and `high` their mean ± one
-    standard deviation over seeds, or the bootstrap interval; the percentages are those of `final`
-    to the behavioural policy's, and their difference is 100·(x − reference)/reference.
+    `final` is the mean over seeds of each seed's last evaluations (plotting/runs.py), `low` and
+    `high` their mean ± one standard deviation over seeds, or the bootstrap interval; the
+    percentages are those of `final` to the behavioural policy's, and their difference is
+    100·(x − reference)/reference.
     """
     made = []
     for panel in panels:
@@ -145,7 +146,7 @@ def to_markdown(made: list[dict[str, Any]], kind: str) -> str:
         else ""
     )
     return "\n".join(lines) + (
-        f"\n\nFinal {what}: mean of the last {LAST} evaluations, {spread}. Percentages are of the "
+        f"\n\nFinal {what}: mean of {FINAL}, {spread}. Percentages are of the "
         f"{BEHAVIOUR}'s,\nn/a where its evaluation is not among the files or not above zero (of a "
         "negative return they would mislead).\nD4RL score: 0 a random policy, 100 an expert; n/a "
         f"where D4RL has no references.{told}"

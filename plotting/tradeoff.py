@@ -11,7 +11,7 @@ from common.errors import InputError
 from plotting.figures import COLUMN, span
 from plotting.names import in_figure
 from plotting.panels import Panel, behaviour_of, cut, differing
-from plotting.runs import BEHAVIOUR, LAST, Run
+from plotting.runs import BEHAVIOUR, FINAL, Run
 
 CANDIDATES = ("target_candidates", "acting_candidates")
 
@@ -84,7 +84,7 @@ def draw_heat_map(
                 column + 0.5, row + 0.5, text, ha="center", va="center",
                 color="black" if light else "white",
             )  # fmt: skip
-    bar = figure.colorbar(mesh, ax=axes, label=f"return, mean of the last {LAST} evaluations")
+    bar = figure.colorbar(mesh, ax=axes, label=f"return, mean of {FINAL}")
     bar.outline.set_linewidth(0.6)
     title = in_figure(f"{panel.env}, batch {panel.batch}")
     behaviour = [found.final for run in here if (found := behaviour_of(run, runs))]

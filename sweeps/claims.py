@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plotting.panels import RESAMPLES, Panel
-from plotting.runs import LAST, Run
+from plotting.runs import FINAL, Run, last
 from plotting.table import reference
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
@@ -20,14 +20,14 @@ SEEDS = 3  # fewer decide nothing
 FAR, NEAR = 0.5, 0.1  # shares of the reference: "far below" it, "matches" it
 OFF = 1.0  # relative error of a value estimate from which it is called unstable
 RULE = (
-    f"Rule. A return is the mean of the last {LAST} evaluations. Of each seed the difference named "
+    f"Rule. A return is the mean of {FINAL}. Of each seed the difference named "
     "in the row is taken; the interval is the 95% percentile bootstrap interval of its mean over "
     f"seeds ({RESAMPLES:,} resamples, generator 0). A claim holds where all of the interval is on "
     "the side that it names, fails where all of it is on the other side, and is undecided where it "
     f'has both, or with fewer than {SEEDS} seeds. "Far below" is below y − {FAR:g}·|y|, '
     f'"matches or beats" above y − {NEAR:g}·|y|, y being the reference\'s return of the same seed. '
-    f"A value estimate is off by |estimate − true value| / |true value|, both means of the last "
-    f"{LAST} evaluations; stable is less than {OFF:g}, unstable more."
+    f"A value estimate is off by |estimate − true value| / |true value|, both such means; "
+    f"stable is less than {OFF:g}, unstable more."
 )
 
 
@@ -185,11 +185,11 @@ def error(run: Run) -> float | None:
     """|estimate − true value| / |true value| at the end; None where it was not measured."""
     if run.values is None:
         return None
-    last = run.values[-LAST:]
-    last = last[np.isfinite(last).all(1)]
-    if not len(last) or not last[:, 1].mean():
+    found = run.values[last(len(run.values))]
+    found = found[np.isfinite(found).all(1)]
+    if not len(found) or not found[:, 1].mean():
         return None
-    estimate, true = last.mean(0)
+    estimate, true = found.mean(0)
     return float(abs(estimate - true) / abs(true))
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import read_array, replacing, write_json
+from plotting.runs import FINAL, last
 from sweeps.stage import Outcome, Stage
-
-LAST = 10  # evaluations behind a policy's rank, as behind a final performance
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,12 @@ class Choice:
         return all(stage.name in outcomes for stage in self.candidates)
 
     def returns(self, stage: Stage) -> float | None:
-        """What ranks a policy: best evaluation, or mean of its last ten; None for none."""
+        """What ranks a policy: best evaluation, or mean of its last ones; None for none."""
         try:
             evaluations = read_array(stage.results)
         except InputError:
             return None
-        return float(evaluations.max() if self.best else evaluations[-LAST:].mean())
+        return float(evaluations.max() if self.best else evaluations[last(len(evaluations))].mean())
 
     def decide(self, outcomes: dict[str, Outcome]) -> list[Stage]:
         """The stages of the best policies that were trained; writes which they are.
@@ -51,7 +50,7 @@ class Choice:
         first = self.candidates[0]
         name = f"kept_{'best' if self.best else 'last'}_{first.results.stem.rsplit('_', 1)[0]}"
         path = first.results.with_name(f"{name}.json")
-        rank = "best evaluation" if self.best else f"mean of the last {LAST} evaluations"
+        rank = "best evaluation" if self.best else f"mean of {FINAL}"
         content = {"env": first.env, "rank": rank, "kept": kept, "returns": ranks}
         with replacing(path) as [temporary]:
             write_json(temporary, json.loads(json.dumps(content)))

@@ -118,8 +118,8 @@ def test_seeds_are_averaged_and_the_table_says_so(
     )  # fmt: skip
     drawn(monkeypatch, a, b, batch, "--output", tmp_path / "figure.png")
     said = capsys.readouterr().out
-    # Means over the evaluations are 3 and 6; the last evaluations 5 and 9. No behaviour of seed 1.
-    assert "| Toy-v0 | Robust | BCQ | 2 | 20 | 4.5 ± 1.5 | 7.0 | 7.0 | n/a | n/a | n/a |" in said
+    # The last evaluations, half of two, are 5 and 9. No behaviour of seed 1.
+    assert "| Toy-v0 | Robust | BCQ | 2 | 20 | 7.0 ± 2.0 | 7.0 | 7.0 | n/a | n/a | n/a |" in said
     assert "| behavioural policy | 1 | 10 | 4.0 | 4.0 | 4.0 | 100.0 | +0.0 | n/a |" in said
     assert "| batch's average return | 1 | n/a | -2.5 | n/a | n/a | -62.5 | -162.5 | n/a |" in said
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
@@ -127,7 +127,7 @@ def test_seeds_are_averaged_and_the_table_says_so(
     with (tmp_path / "figure.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["learner"] == "BCQ" and len(rows) == 3
-    assert (rows[0]["final"], rows[0]["low"], rows[0]["high"]) == ("4.5", "3.0", "6.0")
+    assert (rows[0]["final"], rows[0]["low"], rows[0]["high"]) == ("7.0", "5.0", "9.0")
     assert rows[0]["d4rl_score"] == rows[0]["percent_of_behaviour"] == "n/a"
 
 
@@ -220,7 +220,7 @@ def test_a_learner_is_compared_with_the_policy_of_its_own_batch(tmp_path: Path) 
 def test_without_a_simulator_estimates_are_called_that_and_no_return(tmp_path: Path) -> None:
     paths = [
         saved(
-            tmp_path, f"BCQ_Clinic_{seed}", [0.25, 0.5 + seed / 10], env=None,
+            tmp_path, f"BCQ_Clinic_{seed}", [0.25, 0.5 + seed / 5], env=None,
             buffer_name="Clinic", seed=seed, batch=batch_of("import", 9.0),
         )
         for seed in (0, 1)
@@ -230,7 +230,7 @@ def test_without_a_simulator_estimates_are_called_that_and_no_return(tmp_path: P
     assert axes.get_ylabel() == "no simulator\nestimated value"
     assert "batch's average return" not in legend(figure)
     shown = table.to_markdown(list(rows_of(paths).values()), "sd")
-    assert "| final estimate |" in shown and "| 0.4 ± " in shown
+    assert "| final estimate |" in shown and "| 0.6 ± " in shown
     assert "Of no simulator they are estimates" in shown
     assert "return" not in shown.split("Percentages")[0]
 
@@ -474,7 +474,7 @@ def test_values_that_nobody_recorded_are_an_error(tmp_path: Path) -> None:
 def sweep(folder: Path, cells: dict[tuple[float, int, int], list[float]]) -> list[Path]:
     """Runs of one name in folders of their own: by (phi, target, acting), a return a seed."""
     return [
-        saved(folder / f"{phi}_{target}_{acting}", f"BCQ_Robust_Toy-v0_{seed}", [0.0, 2 * height],
+        saved(folder / f"{phi}_{target}_{acting}", f"BCQ_Robust_Toy-v0_{seed}", [0.0, height],
               phi=phi, target_candidates=target, acting_candidates=acting, seed=seed)
         for (phi, target, acting), heights in cells.items()
         for seed, height in enumerate(heights)
@@ -517,9 +517,15 @@ def test_a_heat_map_of_unequal_runs_is_cut_or_refused(
 # The table
 
 
-def test_the_final_performance_is_the_mean_of_the_last_ten_evaluations(tmp_path: Path) -> None:
-    row = rows_of([saved(tmp_path, "run_0", [1000.0, *range(10)])])["Robust", "BCQ"]
-    assert (row["final"], row["last"], row["best"]) == (4.5, 9.0, 1000.0)
+@pytest.mark.parametrize(
+    ("evaluations", "final"),
+    [(1, 0.0), (2, 1.0), (5, 3.0), (10, 7.0), (19, 13.5), (20, 14.5), (21, 15.5), (100, 94.5)],
+)
+def test_the_final_performance_is_of_the_last_ten_evaluations_or_of_the_last_half(
+    tmp_path: Path, evaluations: int, final: float
+) -> None:
+    row = rows_of([saved(tmp_path, "run_0", list(map(float, range(evaluations))))])["Robust", "BCQ"]
+    assert (row["final"], row["last"], row["best"]) == (final, evaluations - 1, evaluations - 1)
 
 
 def test_percentages_are_of_the_batchs_policy_and_scores_d4rls(tmp_path: Path) -> None:
@@ -531,7 +537,7 @@ def test_percentages_are_of_the_batchs_policy_and_scores_d4rls(tmp_path: Path) -
         saved(tmp_path, "b0", [800.0], generate_buffer=True, **made),
         saved(tmp_path, "b1", [1200.0], generate_buffer=True, seed=1, **made),
         saved(tmp_path, "f", [50.0], buffer_name="Final", **made, **online),
-        behavioural(tmp_path, [0.0] * 5 + [100.0] * 5 + [300.0] * 5, **made),
+        behavioural(tmp_path, [0.0] * 10 + [100.0] * 5 + [300.0] * 5, **made),
     ]
     rows = rows_of(paths)
     row = rows["Robust", "BCQ"]
@@ -540,9 +546,9 @@ def test_percentages_are_of_the_batchs_policy_and_scores_d4rls(tmp_path: Path) -
     assert row["d4rl_score"] == pytest.approx(132376.7305 / 3254.572305)
     assert rows["Final", "BCQ"]["percent_of_behaviour"] == 25  # of 200, the last ten of the curve
     assert rows["Robust", "behavioural policy"]["percent_difference"] == 0
-    # A concurrent learner with the behaviour's evaluations after as many updates: 200 and 300.
+    # A concurrent learner with the behaviour's evaluation after as many updates: 300.
     own = behavioural(tmp_path / "c", [50.0, 200.0, 300.0, 900.0], **made)
-    two = saved(tmp_path / "c", "two", [25.0, 25.0], concurrent=True, **made, **online)
+    two = saved(tmp_path / "c", "two", [0.0, 30.0], concurrent=True, **made, **online)
     assert rows_of([two, own])["Robust, concurrent", "BCQ"]["percent_of_behaviour"] == 10
     early = behavioural(tmp_path / "e", [50.0], **made)
     none = saved(tmp_path / "e", "none", [25.0], concurrent=True, **made, **online)
@@ -562,18 +568,18 @@ def test_a_share_of_nothing_or_of_less_is_not_given(
 
 def test_what_is_no_number_is_not_available(tmp_path: Path) -> None:
     paths = [
-        saved(tmp_path, "a", [BAD, 1.0], env="Hopper-v4"),
-        saved(tmp_path, "b", [2.0, 1.0], env="Hopper-v4", seed=1),
+        saved(tmp_path, "a", [BAD, BAD, 1.0], env="Hopper-v4"),
+        saved(tmp_path, "b", [2.0, 2.0, 1.0], env="Hopper-v4", seed=1),
     ]
     for kind in ("sd", "bootstrap"):
         with warnings.catch_warnings(action="error"):
             rows = list(rows_of(paths, kind).values())
         assert math.isnan(rows[0]["final"])
-        assert "| BCQ | 2 | 20 | n/a" in table.to_markdown(rows, kind)
+        assert "| BCQ | 2 | 30 | n/a" in table.to_markdown(rows, kind)
         line = table.to_csv(rows).splitlines()[1]
-        assert line == "Hopper-v4,Robust,BCQ,2,20,20,n/a,n/a,n/a,1.0,n/a,n/a,n/a,n/a"
+        assert line == "Hopper-v4,Robust,BCQ,2,30,30,n/a,n/a,n/a,1.0,n/a,n/a,n/a,n/a"
     # A mean of one seed's evaluation would not be of n seeds: it is left out.
-    assert curves(visible(figure_of(paths))[0]) == {"BCQ": [[20, 1]]}
+    assert curves(visible(figure_of(paths))[0]) == {"BCQ": [[30, 1]]}
 
 
 # The bootstrap
@@ -638,7 +644,7 @@ def test_everything_in_a_results_folder_is_drawn_or_passed_over(
     for figure in plot.FIGURES:
         drawn(monkeypatch, *files, "--figure", figure, "--output", tmp_path / "out" / figure)
     said = capsys.readouterr()
-    assert "| (none) | no record | theirs | 2 | 3 | 1.0 ± 0.0 |" in said.out
+    assert "| (none) | no record | theirs | 2 | 3 | 1.5 ± 0.0 |" in said.out
     assert "matrix.npy: passed over" in said.err and "nothing.npy: passed over" in said.err
     assert "_value" not in said.out + said.err
     assert len(list((tmp_path / "out").iterdir())) == 9
