@@ -579,6 +579,12 @@ def test_commas_that_could_mean_either_are_refused(
     refused(tmp_path, csv_file(tmp_path, text), *words, "write numbers with a decimal point")
 
 
+def test_between_semicolons_a_comma_is_decimal_whatever_follows_it(tmp_path: Path) -> None:
+    text = "\n".join([HEADER.replace(",", ";"), "1,234;0;0;0;0;1;0", ""])
+    done(csv_file(tmp_path, text))
+    assert batch(tmp_path)["state"][0, 0] == np.float32(1.234)
+
+
 def test_what_is_no_number_in_another_encoding_is_named(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes((HEADER + "\n0,0,0,0,0,0,\xff\n").encode("latin-1"))
     outcome = imported(tmp_path, "--csv", tmp_path / "log.csv", "--env", "Pendulum-v1")
