@@ -151,7 +151,7 @@ class SmallImages(nn.Module):
     """The convolutional trunk for small images: 16 3x3/1, a ReLU.
 
     Source: Young, Tian, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible
-    Reinforcement Learning Experiments", 2019 (arXiv 1903.03176), section 3.
+    Reinforcement Learning Experiments", 2019 (arXiv 1903.03176).
     """
 
     def __init__(self, channels: int) -> None:
