@@ -296,8 +296,13 @@ def draw(rows: list[Row], path: Path) -> None:
             if here:
                 heights = [statistics.median(row["milliseconds"][name]) for row in here]
                 axis.plot([row["x"] for row in here], heights, marker="o", label=name)
-        axis.set(xscale="log", yscale="log", xlabel=label)
-        axis.set_ylabel("ms a sample of 100" if of == "buffer" else "ms an update of BCQ")
+        axis.set(xscale="log", xlabel=label)
+        if of == "buffer":  # hardly grows: a log scale would show nothing else
+            axis.set(ylim=(0, None), ylabel="ms a sample of 100")
+        else:
+            axis.set(yscale="log", ylabel="ms an update of BCQ")
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:g}"[0] in "25" else "")
         axis.legend(frameon=False)
     figure.savefig(path, dpi=120)
 
