@@ -91,6 +91,8 @@ figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/icml/*.npy --output results/reference/icml/batches.png
 	$(BIN)/python plot.py --figure values results/reference/icml/*.npy --output results/reference/icml/values.png
 	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
+	$(BIN)/python plot.py --figure values results/reference/discrete/*.npy --output results/reference/discrete/values.png
+	$(BIN)/python plot.py results/reference/discrete/minatar/*.npy --output results/reference/discrete/minatar/minatar.png
 	$(BIN)/python tabular_BCQ/figures.py results/reference/tabular/*.npy
 
 clean:
