@@ -136,7 +136,10 @@ nonnegative = number_between(0, float("inf"))
 
 def positive(text: str) -> float:
     """A number above 0; infinity and NaN are refused."""
-    number = nonnegative(text)
+    try:
+        number = nonnegative(text)
+    except argparse.ArgumentTypeError:
+        number = 0.0  # so that every refusal says the same
     if not number:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return number

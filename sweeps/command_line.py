@@ -24,6 +24,8 @@ from sweeps.stage import Stage
 def seeds(text: str) -> list[int]:
     """`3` or `0-4`: whole numbers, both ends included."""
     first, dash, last = text.partition("-")
+    if not first or (dash and not last):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a seed nor two of them, such as 0-4")
     low, high = whole(first), whole(last if dash else first)
     if high < low:
         raise argparse.ArgumentTypeError(f"{text} is empty: the smaller seed comes first")

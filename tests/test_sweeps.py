@@ -1,5 +1,6 @@
 """reproduce.py: a preset's commands, what is skipped, one run after another, what is told."""
 
+import argparse
 import io
 import re
 import shlex
@@ -433,3 +434,9 @@ def test_without_ray_one_run_after_another_still_works_and_says_how_to_get_more(
     run_it(monkeypatch, "quick", "--workers", "1", "--output_dir", str(tmp_path))
     said = capsys.readouterr().out
     assert on_ray.INSTALL in said and "4 done" in said and "4 were finished before" in said
+
+
+@pytest.mark.parametrize("text", ["-1", "3-", "-", ""])
+def test_seeds_that_lack_an_end_are_named_whole(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}' is neither a seed nor two"):
+        command_line.seeds(text)
