@@ -246,7 +246,8 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
 def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
     """Stage 3: `max_timesteps` iterations of `--algorithm` on a saved batch; saves the agent."""
     label = f"{args.algorithm}_{args.buffer_name}"
-    # First of all: where actions are of the other kind, that variant serves them.
+    # Before the name is claimed: a batch of the other kind of actions is sent to the other variant,
+    # whatever there is already under this name.
     env = logs.environment(args, partial(environment, args), KIND)
     checkpoint.claim(label, folders.run_files(label))
     prefix = stages.batch_prefix(args)

@@ -102,8 +102,8 @@ def logged(
     apart, cut, rounded = 0, _Cut(), {name: Rounded() for name in ("state", "reward")}
     for columns, following in _with_the_next(blocks):
         rows = as_rows(columns, what, names, task)
-        for name, seen_so_far in rounded.items():
-            seen_so_far.add(columns[name])
+        for name, column in rounded.items():
+            column.add(columns[name])
         truncated = rows.truncated
         if "episode" in names:
             named = f"{what}: {names['episode']}"
@@ -124,8 +124,8 @@ def logged(
             if following is None and rows.next_state is not None and cut.age == cut.longest:
                 truncated[-1] = True  # as long as those that were cut
         yield rows._replace(truncated=truncated & ~rows.terminated)
-    for name, all_seen in rounded.items():
-        notes += all_seen.notes(names[name])
+    for name, column in rounded.items():
+        notes += column.notes(names[name])
     if apart:
         notes.append(
             f"{apart:,} episodes end by {names['next_state']} alone: the next row begins elsewhere"

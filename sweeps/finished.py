@@ -2,7 +2,6 @@
 
 import functools
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,10 @@ def finished(stage: Stage) -> Outcome | None:
     differing = differences(stage, record)
     if not differing:
         return Outcome(stage.name, DONE)
-    what, remedy = f"with other arguments ({'; '.join(differing)})", ""
-    length = re.fullmatch(r"max_timesteps (\d+), not (\d+)", "; ".join(differing))
-    if length:
-        made, wanted = int(length[1]), int(length[2])
+    said = "; ".join(f"{name} {made}, not {wanted}" for name, (made, wanted) in differing.items())
+    what, remedy = f"with other arguments ({said})", ""
+    if [*differing] == ["max_timesteps"]:
+        made, wanted = differing["max_timesteps"]
         if made < wanted and stage.folders.end(stage.label).exists():
             return None
         what, remedy = f"of {made:,} steps, not {wanted:,}", f"ask for {made:,}, "
@@ -60,8 +59,8 @@ def described(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) and "finished" in record else read_json(path)
 
 
-def differences(stage: Stage, record: dict[str, Any]) -> list[str]:
-    """The arguments in which a record differs from the stage's command, each in a few words.
+def differences(stage: Stage, record: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The arguments in which a record differs from the stage's command: its value, the command's.
 
     What the command leaves open (None) and what older records do not know is no difference.
     """
@@ -80,11 +79,11 @@ def differences(stage: Stage, record: dict[str, Any]) -> list[str]:
     if stage.kind == TRAIN and not wanted["save_buffer"]:
         wanted["buffer_name"] = None
     beside = INCIDENTAL | BESIDE | stage.indifferent
-    return [
-        f"{name} {made[name]}, not {value}"
+    return {
+        name: (made[name], value)
         for name, value in wanted.items()
         if name not in beside and value is not None and name in made and made[name] != value
-    ]
+    }
 
 
 def _prefix(stage: Stage, wanted: dict[str, Any]) -> Path:

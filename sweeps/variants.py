@@ -5,6 +5,7 @@ import functools
 import importlib
 import sys
 from types import ModuleType
+from typing import Any
 
 from common.errors import InputError
 from common.files import ROOT
@@ -45,43 +46,23 @@ def parsed(variant: str, words: tuple[str, ...]) -> argparse.Namespace:
 
 
 @functools.cache
-def is_atari(env: str) -> bool:
-    """Whether `--env` is a game of ale-py."""
-    import ale_py
-    import gymnasium as gym
-
-    gym.register_envs(ale_py)
-    return env in gym.registry and "ale_py" in str(gym.registry[env].entry_point)
-
-
-@functools.cache
-def shows_small_images(env: str) -> bool:
-    """Whether `--env` is a game such as MinAtar's; gymnasium's own are none and are not made."""
-    import gymnasium as gym
-
-    from common.environment.doors import is_small_image
-    from common.environment.making import make
-
-    known = gym.registry.get(env)
-    if known is not None and "gymnasium." in str(known.entry_point):
-        return False
+def by_kind(env: str) -> dict[str, Any]:
+    """What discrete_BCQ sets for this kind of environment; for vectors where it cannot be made."""
+    main = entry("discrete_BCQ")
     try:
-        return is_small_image(make(env, max_episode_steps=-1).observation_space)
-    except InputError:  # of a package that is not installed here
-        return False
+        made = main.make_env(env, max_episode_steps=-1)
+    except InputError:  # of a package that is not installed here: each run will say so
+        return dict(main.VECTOR)
+    made.close()
+    return dict(main.defaults_by_kind(made))
 
 
 def resolved(variant: str, words: tuple[str, ...]) -> argparse.Namespace:
     """The same, with what the environment's kind and the learner decide."""
     args, main = parsed(variant, words), entry(variant)
-    by_kind = {}
+    usual = {"batch_size": main.ALGORITHMS[args.algorithm].batch_size}
     if variant == "discrete_BCQ":
-        by_kind = main.VECTOR
-        if is_atari(args.env):
-            by_kind = main.ATARI
-        elif shows_small_images(args.env):
-            by_kind = main.IMAGE
-    usual = {"batch_size": main.ALGORITHMS[args.algorithm].batch_size} | by_kind
+        usual |= by_kind(args.env)
     for flag, value in usual.items():
         if getattr(args, flag) is None:
             setattr(args, flag, value)

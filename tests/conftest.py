@@ -91,6 +91,12 @@ def run_main(main: ModuleType, *argv: str) -> Outcome:
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
+def done(outcome: Outcome) -> str:
+    """What a command that must succeed, without a word on stderr, has printed."""
+    assert outcome.status == 0 and outcome.err == "", outcome.err
+    return outcome.out
+
+
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file below a folder with its content, hidden and temporary ones too."""
     return {

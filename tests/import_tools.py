@@ -22,12 +22,6 @@ def imported(folder: Path, *argv: str | Path, name: str = "B") -> Outcome:
     return run_main(import_dataset, *map(str, words))
 
 
-def done(outcome: Outcome) -> str:
-    """What an import that must succeed has printed."""
-    assert outcome.status == 0 and outcome.err == "", outcome.err
-    return outcome.out
-
-
 def refused(folder: Path, outcome: Outcome, *words: str) -> None:
     """A one-line error with these words, and nothing of a batch in the folder."""
     assert outcome.status == 1, outcome

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Outcome, load_variant, run_main, snapshot, without_digests
+from conftest import ROOT, Outcome, done, load_variant, run_main, snapshot, without_digests
 from toy_envs import Asymmetric
 
 from common.errors import InputError, run
@@ -252,13 +252,6 @@ def toy(folder: Path, stage: str, *more: str) -> Outcome:
     """One stage on ToyReach (or --evaluate); later flags override the small sizes."""
     words = STAGES.get(stage, [f"--{stage}"])
     return run_main(main, *TOY, *words, "--output_dir", str(folder), *more)
-
-
-def done(outcome: Outcome) -> str:
-    """What a run that must succeed has printed."""
-    assert outcome.status == 0, outcome.err
-    assert outcome.err == ""
-    return outcome.out
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Outcome, load_variant, run_main, snapshot, without_digests
+from conftest import ROOT, Outcome, done, load_variant, run_main, snapshot, without_digests
 from gymnasium import spaces
 
 from common.environment import doors, rollout
@@ -60,13 +60,6 @@ def run(folder: Path, stage: str, *more: str, env: str = PICK) -> Outcome:
     words = STAGES.get(stage, [f"--{stage}"])
     argv = ["--env", env, *SMALL, *words, "--output_dir", str(folder), *more]
     return run_main(main, *argv)
-
-
-def done(outcome: Outcome) -> str:
-    """What a run that must succeed has printed."""
-    assert outcome.status == 0, outcome.err
-    assert outcome.err == ""
-    return outcome.out
 
 
 def refused(outcome: Outcome) -> str:

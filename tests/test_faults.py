@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import Outcome, largest_file, load_variant, snapshot
+from conftest import Outcome, done, largest_file, load_variant, snapshot
 from gymnasium import spaces
 from kills import differing
-from test_cli import done, folder, made, model, record, refused, toy  # noqa: F401
+from test_cli import folder, made, model, record, refused, toy  # noqa: F401
 from toy_envs import Reach
 
 import plot

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 import toy_envs
-from conftest import load_variant, run_main
-from import_tools import batch, done, imported, pendulum_rows, refused, write_hdf5
+from conftest import done, load_variant, run_main
+from import_tools import batch, imported, pendulum_rows, refused, write_hdf5
 
 from common.environment.making import needs_rescaling
 from common.errors import InputError

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import load_variant
-from import_tools import done, imported, refused
+from conftest import done, load_variant
+from import_tools import imported, refused
 
 import import_dataset
 from common.data.frames import FrameBuffer

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import test_import_dataset  # registers ToySkewed
 import toy_envs
-from conftest import Outcome, load_variant
-from import_tools import BATCH, batch, done, imported, refused, silence
+from conftest import Outcome, done, load_variant
+from import_tools import BATCH, batch, imported, refused, silence
 from minari.data_collector import EpisodeBuffer
 
 from common.data.replay import ReplayBuffer

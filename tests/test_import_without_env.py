@@ -6,8 +6,8 @@ from typing import Any
 import minari
 import numpy as np
 import pytest
-from conftest import Outcome
-from import_tools import BATCH, done, imported, pendulum_rows, refused, silence, write_hdf5
+from conftest import Outcome, done
+from import_tools import BATCH, imported, pendulum_rows, refused, silence, write_hdf5
 from minari.data_collector import EpisodeBuffer
 
 from common.files import read_json

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, load_variant, run_main
-from import_tools import done
+from conftest import ROOT, done, load_variant, run_main
 from test_readme import commands
 
 import import_dataset

@@ -11,7 +11,7 @@ import pytest
 import test_golden as golden
 import torch
 import toy_envs  # noqa: F401 (registers)
-from conftest import Outcome, load_variant, run_main, weights
+from conftest import Outcome, done, load_variant, run_main, weights
 from kills import differing
 from test_resume import stopping
 from torch import nn
@@ -191,11 +191,6 @@ HALF = ["--precision", "bf16"]
 
 def run(folder: Path, *argv: str) -> Outcome:
     return run_main(CONTINUOUS.main, *SMALL, *argv, "--output_dir", str(folder))
-
-
-def done(outcome: Outcome) -> str:
-    assert outcome.status == 0, outcome.err
-    return outcome.out
 
 
 @pytest.fixture(scope="module")

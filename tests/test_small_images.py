@@ -5,6 +5,7 @@ import importlib.util
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,9 +14,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import Outcome, load_variant, run_main
+from conftest import done, load_variant, run_main
 from gymnasium import spaces
 from kills import differing
+from test_discrete_cli import run as run_stage
 from test_resume import stopping
 
 import import_dataset
@@ -85,24 +87,7 @@ class Game(gym.Env[Any, Any]):
 Game.__module__ = "minatar.gym"
 for _kind in (Grid, Game):
     gym.register(f"{_kind.__name__}-v0", cast(Any, _kind), max_episode_steps=10)
-SMALL = ["--threads", "1", "--eval_episodes", "1", "--batch_size", "8"]
-STAGES = {
-    "train": ["--train_behavioral", "--max_timesteps", "60", "--start_timesteps", "20",
-              "--eval_freq", "40"],
-    "generate": ["--generate_buffer", "--max_timesteps", "50"],
-    "learn": ["--max_timesteps", "6", "--eval_freq", "4"],
-}  # fmt: skip
-
-
-def run(folder: Path, stage: str, *more: str, env: str = "Grid-v0") -> Outcome:
-    """One stage."""
-    words = STAGES.get(stage, [f"--{stage}"])
-    return run_main(main, "--env", env, *SMALL, *words, "--output_dir", str(folder), *more)
-
-
-def done(outcome: Outcome) -> str:
-    assert outcome.status == 0, outcome.err
-    return outcome.out
+run = partial(run_stage, env="Grid-v0")
 
 
 @pytest.fixture(scope="module")

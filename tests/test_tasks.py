@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Outcome, load_variant, run_main, snapshot
-from test_cli import ALGORITHMS, TOY, done, made, model, toy
+from conftest import Outcome, done, load_variant, run_main, snapshot
+from test_cli import ALGORITHMS, TOY, made, model, toy
 
 from common.errors import InputError
 from common.files import Folders, write_json

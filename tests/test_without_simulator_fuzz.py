@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import Outcome, load_variant, run_main, snapshot, without_digests
-from import_tools import BATCH, done, imported
+from conftest import Outcome, done, load_variant, run_main, snapshot, without_digests
+from import_tools import BATCH, imported
 
 from common.judging.importance import Clone
 from common.saving import read_state

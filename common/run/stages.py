@@ -19,7 +19,6 @@ from common.files import ROOT, Folders, best_path, column_files
 from common.resume.checkpoint import Checkpoint
 from common.run import logs
 from common.run.flags import hyper_parameters
-from common.run.logs import DEFAULTS as OF_LOGS
 
 ONLINE_BUFFER_SIZE = int(1e6)  # transitions that stage 1 keeps by default
 SHOWN = 5  # names of batches in a message
@@ -93,9 +92,9 @@ def show_settings(title: str, algorithm: type[Agent], args: argparse.Namespace, 
     common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
     common = ["env", "seed", "eval_episodes"] if args.evaluate else common
     if args.env is None:
-        common = ["seed", "max_timesteps", "eval_freq", *OF_LOGS]
+        common = ["seed", "max_timesteps", "eval_freq", *logs.DEFAULTS]
     if args.estimate:
-        common = ["seed", "discount", *OF_LOGS]
+        common = ["seed", "discount", *logs.DEFAULTS]
     made_with = [one for one in ("env_kwargs", "max_episode_steps") if vars(args).get(one)]
     names = [*common, *made_with, *more, "precision", "threads", "output_dir"]
     settings = {"algorithm": algorithm.__name__} | {name: vars(args)[name] for name in names}
