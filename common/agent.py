@@ -17,6 +17,7 @@ from common.errors import InputError
 from common.saving import read_state, save_state
 
 Figures = dict[str, Tensor]
+TO_LEARN = ("target", "optimizer")  # in the names of the parts that acting does without
 
 
 class Agent:
@@ -82,12 +83,17 @@ class Agent:
         """Write the agent as one file. Raises: InputError where it cannot be written."""
         save_state(path, self.state_dict())
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, to_act: bool = False) -> None:
         """Act and learn on as the saved agent would.
+
+        `to_act`: the part `acting_part` of its state is enough; it then acts, and learns no more.
 
         Raises: InputError naming the file where it is none of this agent's; it stays as it was.
         """
         state = read_state(path, self.device)
+        if to_act:
+            own = self.state_dict()
+            state = {name: own[name] for name in own.keys() - acting_part(own).keys()} | state
         try:
             self.load_state_dict(state)
         except (ValueError, TypeError) as error:  # InputError, or a counter that is no number
@@ -96,6 +102,11 @@ class Agent:
     def _parts(self) -> dict[str, Any]:
         kinds = (nn.Module, Optimizer)
         return {name: part for name, part in vars(self).items() if isinstance(part, kinds)}
+
+
+def acting_part(state: dict[str, Any]) -> dict[str, Any]:
+    """What acting needs of an agent's state: all but its targets and optimisers."""
+    return {n: part for n, part in state.items() if not any(word in n for word in TO_LEARN)}
 
 
 def learners(*names: str) -> dict[str, type[Agent]]:

@@ -213,18 +213,16 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     label = f"buffer_performance_{args.buffer_name}"
-    env = environment(args)
+    agent, env, model = behaviour(args, folders)
     checkpoint.claim(label, [], args.buffer_name)
-    model = stages.behavioural_policy(args)
     checkpoint.hold(policy=Unchanged(file_digest(model), OTHER_POLICY))
-    agent = make_agent(args, env)
-    agent.load(model)
     replay_buffer = ReplayBuffer(*dimensions(env)[:2], args.device, args.max_timesteps)
     snapshots = Snapshots(env, range(args.max_timesteps), args.seed)
     noisy = NoisyPolicy(agent, env, args.gaussian_std, args.seed)
     title = "Stage 2: generate a batch"
-    shown = ["behavioral_seed", "behavioral_policy", "gaussian_std", "rand_action_p"]
-    show_settings(title, DDPG, args, "buffer_name", *shown)
+    shown = [*stages.policy_flags(args), "gaussian_std", "rand_action_p"]
+    kind = ALGORITHMS[args.algorithm]
+    show_settings(title, kind, args, "buffer_name", *shown)
     recorder = Recorder(folders.results(label), args, "timesteps")
 
     def act(state: np.ndarray, timestep: int) -> np.ndarray:
@@ -241,6 +239,17 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
         returns = evaluator(agent, args)()
     recorder.add(args.max_timesteps, returns, {})
     recorder.finish(batch=record)
+
+
+def behaviour(args: argparse.Namespace, folders: Folders) -> tuple[Any, gym.Env, Path]:
+    """The policy that stage 2 plays, --model or what stage 1 saved; its environment; its file."""
+    if args.model:
+        return saved_agent(args, folders)
+    env = environment(args)
+    model = stages.behavioural_policy(args)
+    agent = make_agent(args, env)
+    agent.load(model, to_act=True)
+    return agent, env, model
 
 
 def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
@@ -298,6 +307,7 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     """Play `eval_episodes` episodes of a saved agent without noise, and tell what it earned."""
     agent, _, model = saved_agent(args, folders)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args)
+    playing.save_policy(args, agent, model)
     playing.play(args, folders, model, agent.select_action, partial(environment, args))
 
 
@@ -342,7 +352,7 @@ def saved_agent(
         agent = make_agent(args, env)
     except ValueError as error:  # a kernel that does not exist, say
         raise InputError(f"the record of {model} does not fit: {error}") from error
-    agent.load(model)
+    agent.load(model, to_act=True)
     return agent, env, model
 
 

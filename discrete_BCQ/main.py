@@ -280,19 +280,16 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
     """Stage 2: `max_timesteps` transitions of the trained policy with its noise; nothing learns."""
     prefix = folders.buffer(args.buffer_name)
     label = f"buffer_performance_{args.buffer_name}"
-    env = environment(args)
+    agent, env, model = behaviour(args, folders)
     checkpoint.claim(label, [], args.buffer_name)
-    resolve_by_kind(args, env)
-    model = stages.behavioural_policy(args)
     checkpoint.hold(policy=Unchanged(file_digest(model), OTHER_POLICY))
-    agent = make_agent(args, env)
-    agent.load(model)
     replay_buffer = make_buffer(env, args.device, args.max_timesteps)
     snapshots = Snapshots(env, range(args.max_timesteps), args.seed)
     noisy = NoisyPolicy(agent, dimensions(env)[1], args.seed)
     title = "Stage 2: generate a batch"
-    shown = ["behavioral_seed", "behavioral_policy", "low_noise_p", "rand_action_p"]
-    show_settings(title, DQN, args, "eval_eps", "buffer_name", *shown)
+    shown = [*stages.policy_flags(args), "low_noise_p", "rand_action_p"]
+    kind = ALGORITHMS[args.algorithm]
+    show_settings(title, kind, args, "eval_eps", "buffer_name", *shown)
     recorder = Recorder(folders.results(label), args, "timesteps")
 
     def begin_episode() -> None:
@@ -313,6 +310,18 @@ def generate_buffer(args: argparse.Namespace, folders: Folders, checkpoint: Chec
         returns = evaluator(agent, args, env)()
     recorder.add(args.max_timesteps, returns, {})
     recorder.finish(batch=record)
+
+
+def behaviour(args: argparse.Namespace, folders: Folders) -> tuple[Any, gym.Env, Path]:
+    """The policy that stage 2 plays, --model or what stage 1 saved; its environment; its file."""
+    if args.model:
+        return saved_agent(args, folders)
+    env = environment(args)
+    resolve_by_kind(args, env)
+    model = stages.behavioural_policy(args)
+    agent = make_agent(args, env)
+    agent.load(model, to_act=True)
+    return agent, env, model
 
 
 def learn_offline(args: argparse.Namespace, folders: Folders, checkpoint: Checkpoint) -> None:
@@ -363,6 +372,7 @@ def evaluate_policy(args: argparse.Namespace, folders: Folders) -> None:
     agent, env, model = saved_agent(args, folders)
     show_settings(f"Evaluate {model}", ALGORITHMS[args.algorithm], args, "eval_eps")
     act = evaluated(agent, args.eval_eps, dimensions(env)[1])
+    playing.save_policy(args, agent, model)
     playing.play(args, folders, model, act, partial(environment, args))
 
 
@@ -407,7 +417,7 @@ def saved_agent(
     env = logs.environment(args, partial(environment, args), KIND)
     resolve_by_kind(args, env)
     agent = make_agent(args, env)
-    agent.load(model)
+    agent.load(model, to_act=True)
     return agent, env, model
 
 

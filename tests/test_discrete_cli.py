@@ -557,6 +557,21 @@ def test_a_saved_policy_is_evaluated_as_the_run_evaluated_it(algorithm: str, fol
     assert {"eval_eps 0.5", "lr 0.01", "D4RL score n/a"} <= set(lines)  # those of the run
 
 
+def test_stage_2_plays_a_saved_policy_from_anywhere(folder: Path, tmp_path: Path) -> None:
+    policy, elsewhere = tmp_path / "given" / "Pick.pt", tmp_path / "elsewhere"
+    whole = folder / "models" / f"behavioral_{PICK}_0.pt"
+    done(run(folder, "evaluate", "--model", str(whole), "--save_policy", str(policy)))
+    done(run(elsewhere, "generate", "--model", str(policy)))
+    for path in (folder / "buffers").glob("*.npy"):
+        assert (elsewhere / "buffers" / path.name).read_bytes() == path.read_bytes()
+    # Of a learner of stage 3, too, with the settings of its run.
+    done(run(folder, "learn", "--algorithm", "BC", "--lr", "0.01"))
+    whole = folder / "models" / f"BC_Default_{PICK}_0.pt"
+    done(run(folder, "generate", "--model", str(whole), "--buffer_name", "Second"))
+    made = json.loads((folder / "buffers" / f"Second_{PICK}_0.json").read_text())
+    assert made["policy"] == f"BC_Default_{PICK}_0" and made["arguments"]["lr"] == 0.01
+
+
 def test_a_video_of_a_discrete_policy_is_made(tmp_path: Path) -> None:
     load_variant("discrete_BCQ").BC.BC((4,), 2, "cpu").save(tmp_path / "policy.pt")
     argv = ["--env", "CartPole-v1", "--threads", "1", "--eval_episodes", "1", "--video"]

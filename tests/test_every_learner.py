@@ -2,8 +2,10 @@
 
 import inspect
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import test_contract as continuous
 import test_discrete_contract as discrete
@@ -13,8 +15,10 @@ from test_fuzz import same
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from common.agent import acting_part
 from common.data.replay import Batch
 from common.errors import InputError
+from common.saving import save_state
 
 
 class Learner(NamedTuple):
@@ -208,3 +212,31 @@ def test_a_refused_state_changes_nothing_though_all_but_its_last_part_fit(learne
     with pytest.raises(InputError, match=f"{last} does not fit"):
         agent.load_state_dict(state | {last: {}})
     assert same(before, agent.state_dict()) and not same(before, state)
+
+
+@every_learner
+def test_what_acting_needs_acts_and_judges_as_the_whole_but_cannot_learn_on(
+    learner: Learner, tmp_path: Path
+) -> None:
+    saved, loaded = learner.make(), learner.make()
+    saved.update(learner.batch())
+    kept = acting_part(saved.state_dict())
+    assert kept.keys() >= networks(saved).keys() - targets(saved)
+    assert not [name for name in kept if "target" in name or "optimizer" in name]
+    save_state(tmp_path / "policy.pt", kept)
+    before = deepcopy(loaded.state_dict())
+    with pytest.raises(InputError, match=r"saved by another algorithm than .*optimizer"):
+        loaded.load(tmp_path / "policy.pt")
+    assert same(before, loaded.state_dict())
+    loaded.load(tmp_path / "policy.pt", to_act=True)
+    state, action, *_ = learner.batch(4)
+    acted = []
+    for agent in (saved, loaded):
+        torch.manual_seed(1)
+        acted.append(agent.select_action(state.numpy()))
+    assert np.array_equal(*acted)
+    if hasattr(saved, "value"):
+        assert torch.equal(saved.value(state, action), loaded.value(state, action))
+    save_state(tmp_path / "less.pt", dict(list(kept.items())[1:]))
+    with pytest.raises(InputError, match=rf"see {next(iter(kept))}"):
+        loaded.load(tmp_path / "less.pt", to_act=True)

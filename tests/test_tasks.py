@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Outcome, done, load_variant, run_main, snapshot
+from conftest import ROOT, Outcome, done, load_variant, run_main, snapshot
 from test_cli import ALGORITHMS, TOY, made, model, toy
 
 from common.errors import InputError
@@ -366,6 +366,63 @@ def test_a_policy_that_is_not_there_or_another_algorithms_is_refused(folder: Pat
     other = shutil.copy(folder / "models" / "behavioral_ToyReach-v0_0.pt", folder / "other.pt")
     outcome = toy(folder, "evaluate", "--model", str(other))
     refused(folder, outcome, "another algorithm than BCQ")
+
+
+def test_stage_2_plays_a_saved_policy_from_anywhere(folder: Path, tmp_path: Path) -> None:
+    policy, elsewhere = tmp_path / "given" / "Toy.pt", tmp_path / "elsewhere"
+    whole = folder / "models" / "behavioral_ToyReach-v0_0.pt"
+    save = ("--model", str(whole), "--save_policy", str(policy))
+    assert f"saved {policy} and Toy.json" in done(toy(folder, "evaluate", *save))
+    assert policy.stat().st_size < whole.stat().st_size / 3
+    done(toy(elsewhere, "generate", "--model", str(policy)))
+    for path in (folder / "buffers").glob("Robust_*.npy"):
+        assert (elsewhere / "buffers" / path.name).read_bytes() == path.read_bytes()
+    made = json.loads((elsewhere / "buffers" / "Robust_ToyReach-v0_0.json").read_text())
+    assert made["policy"] == "Toy" and made["arguments"]["model"] == str(policy)
+    outcome = toy(elsewhere, "evaluate", "--model", str(policy))  # by the record beside it
+    assert lines_of(done(outcome))["algorithm"] == "DDPG"
+    # Of a learner of stage 3, too, with the settings of its run.
+    done(toy(folder, "learn", "--phi", "0.5"))
+    bcq = ("--model", str(folder / "models" / "BCQ_Robust_ToyReach-v0_0.pt"))
+    assert lines_of(done(toy(folder, "generate", *bcq, "--buffer_name", "Second")))["phi"] == "0.5"
+
+
+@pytest.mark.parametrize("policy", sorted((ROOT / "models" / "reference").glob("*.pt")))
+def test_the_policies_to_begin_with_are_good(policy: Path, tmp_path: Path) -> None:
+    argv = ["--evaluate", "--env", policy.stem, "--model", str(policy), "--eval_episodes", "1"]
+    out = done(run_main(main, *argv, "--threads", "1", "--output_dir", str(tmp_path)))
+    assert float(lines_of(out)["D4RL score"]) > 50
+
+
+def test_a_policy_that_is_handed_on_is_refused_where_it_cannot_be(
+    folder: Path, tmp_path: Path
+) -> None:
+    whole = ("--model", str(folder / "models" / "behavioral_ToyReach-v0_0.pt"))
+    policy = ("--save_policy", str(tmp_path / "given.pt"))
+    for stage in ("train", "learn"):
+        refused(folder, toy(folder, stage, *whole), "--model is a policy to play or to judge")
+        refused(folder, toy(folder, stage, *policy), "add --evaluate")
+    for flag, value in (("behavioral_seed", "0"), ("behavioral_policy", "best")):
+        refused(folder, toy(folder, "generate", *whole, f"--{flag}", value), f"leave --{flag} out")
+    refused(folder, toy(folder, "generate", "--model", "nothing.pt"), "no policy: ")
+    wrong = ("--save_policy", str(tmp_path / "given.json"))
+    refused(folder, toy(folder, "evaluate", *whole, *wrong), "a policy's ends in .pt")
+    (tmp_path / "given.json").touch()
+    refused(folder, toy(folder, "evaluate", *whole, *policy), "given.json exists: --overwrite")
+    (folder / "results" / "behavioral_ToyReach-v0_0.json").unlink()
+    again = toy(folder, "evaluate", "--algorithm", "DDPG", *whole, *policy)
+    refused(folder, again, "which must go with it")
+    assert snapshot(tmp_path / "given.json") == {} and not (tmp_path / "given.pt").exists()
+
+
+def test_a_policy_of_another_environment_is_played_and_a_line_says_so(folder: Path) -> None:
+    record = folder / "results" / "behavioral_ToyReach-v0_0.json"
+    made = json.loads(record.read_text())
+    made["arguments"]["env"] = "Other-v4"
+    write_json(record, made)
+    whole = ("--model", str(folder / "models" / "behavioral_ToyReach-v0_0.pt"))
+    said = "behavioral_ToyReach-v0_0.pt learned in Other-v4, and plays in ToyReach-v0"
+    assert said in done(toy(folder, "evaluate", *whole))
 
 
 def test_a_known_environments_score_is_shown() -> None:

@@ -292,6 +292,15 @@ def test_the_other_variant_is_named_and_a_held_out_share_needs_no_simulator(
         outcome = run_log(tmp_path, "continuous", *SHORT[:6], *words)
         one_line(outcome, "discrete actions: discrete_BCQ/main.py")
         shutil.rmtree(tmp_path / "results")
+    write_log(tmp_path, "continuous")
+    for words in ([], ["--env", "Pendulum-v1"]):
+        (tmp_path / "results").mkdir(exist_ok=True)
+        (tmp_path / "results" / "BCQ_Clinic_Pendulum-v1_0.npy").touch()
+        (tmp_path / "results" / "BCQ_Clinic_0.npy").touch()
+        outcome = run_log(tmp_path, "discrete", *SHORT[:6], *words)
+        one_line(outcome, "continuous actions: continuous_BCQ/main.py")
+        shutil.rmtree(tmp_path / "results")
+    write_log(tmp_path, "discrete")
     argv = ["--env", "Pendulum-v1", "--held_out", "0.1"]
     one_line(run_log(tmp_path, "continuous", *argv), "--held_out is for judging without")
     (tmp_path / "buffers" / "Clinic_PongNoFrameskip-v0_0.json").write_text("{}")

@@ -158,8 +158,16 @@ def _add_what_one_stage_reads(parser: argparse.ArgumentParser) -> None:
         "--model",
         type=Path,
         default=None,
-        help="--evaluate, --estimate and --act: any saved policy, such as models/…_best.pt "
-        "(default: the one evaluated last by stage 3)",
+        help="--evaluate, --estimate, --act and stage 2: any saved policy, such as "
+        "models/…_best.pt (default: the one evaluated last by stage 3; in stage 2 by stage 1)",
+    )
+    parser.add_argument(
+        "--save_policy",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="--evaluate: write what playing needs to this .pt, a quarter of the model, and the "
+        "run's record beside it, for --model",
     )
     add_flags_of_logs(parser)
     parser.add_argument(

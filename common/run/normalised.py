@@ -78,9 +78,9 @@ class NormalisedStates:
         """As any agent."""
         Agent.save(self, path)  # type: ignore[arg-type]
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, to_act: bool = False) -> None:
         """As any agent."""
-        Agent.load(self, path)  # type: ignore[arg-type]
+        Agent.load(self, path, to_act)  # type: ignore[arg-type]
 
 
 class _Seen:

@@ -11,11 +11,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from common.agent import acting_part
 from common.environment import rollout
 from common.environment.scores import normalized_score
 from common.errors import InputError
 from common.files import Folders, read_json, refuse_existing, replacing
 from common.run.flags import hyper_parameters
+from common.saving import write_state
 
 
 def saved_policy(
@@ -41,6 +43,9 @@ def saved_policy(
     made_with = read_json(record).get("arguments")
     if not isinstance(made_with, dict):
         raise InputError(f"{record} is no record of a run: --model another, or repair it")
+    env = made_with.get("env")
+    if env and args.env and env != args.env:
+        print(f"{model.name} learned in {env}, and plays in {args.env}")
     if "algorithm" not in typed and made_with.get("algorithm") in list(algorithms):
         args.algorithm = made_with["algorithm"]
     names = [*hyper_parameters(algorithms[args.algorithm], args), "eval_eps", "precision"]
@@ -59,8 +64,10 @@ def saved_policy(
 
 
 def record_of(model: Path) -> Path:
-    """Where the record of the run that saved this policy lies, if it was left where it was made."""
+    """The record of the run that saved this policy: beside it, or where the run has left both."""
     model = model.resolve()
+    if (beside := model.with_suffix(".json")).exists():
+        return beside
     return model.parent.parent / "results" / f"{model.stem.removesuffix('_best')}.json"
 
 
@@ -73,6 +80,28 @@ def _as_the_flag(record: Path, name: str, value: Any, default: Any) -> Any:
     if not alike:
         raise InputError(f"{record}: {name} is {value!r}, which no --{name} can be: repair it")
     return value
+
+
+def save_policy(args: argparse.Namespace, agent: Any, model: Path) -> None:
+    """With --save_policy write there what acting needs of the agent, and beside it its record.
+
+    Raises: InputError where there is no record, where either file exists (unless --overwrite), or
+    where they cannot be written.
+    """
+    if args.save_policy is None:
+        return
+    record, beside = record_of(model), args.save_policy.with_suffix(".json")
+    if beside == args.save_policy:
+        raise InputError(
+            f"--save_policy {beside}: that is its record's name, a policy's ends in .pt"
+        )
+    if not record.exists():
+        raise InputError(f"--save_policy: {record}, which must go with it, does not exist")
+    refuse_existing([args.save_policy, beside], args.overwrite)
+    with replacing(args.save_policy, beside) as [policy, copy]:
+        write_state(policy, acting_part(agent.state_dict()))
+        copy.write_bytes(record.read_bytes())
+    print(f"saved {args.save_policy} and {beside.name}")
 
 
 def play(

@@ -23,7 +23,7 @@ from common.saving import write_state
 SOURCES = ("common/**/*.py", "datasets/*.py", "*_BCQ/*.py")
 # Arguments that came later: left out where they are not set, so that records stay as they were.
 LATER = ("held_out", "estimate_iterations", "estimate_rows", "estimate", "act", "output",
-         "normalize_states")  # fmt: skip
+         "normalize_states", "save_policy")  # fmt: skip
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "ale-py")
 
 

@@ -87,6 +87,11 @@ def behavioural_policy(args: argparse.Namespace) -> Path:
     return model
 
 
+def policy_flags(args: argparse.Namespace) -> list[str]:
+    """The flags that say which policy stage 2 plays."""
+    return ["model"] if args.model else ["behavioral_seed", "behavioral_policy"]
+
+
 def show_settings(title: str, algorithm: type[Agent], args: argparse.Namespace, *more: str) -> None:
     """Print the stage and the settings in force: the common ones, `more`, the algorithm's own."""
     common = ["env", "seed", "max_timesteps", "eval_freq", "eval_episodes"]
@@ -149,6 +154,16 @@ def run_stage(args: argparse.Namespace, behavioural: str, stages: Stages, typed:
     `behavioural` is the algorithm of stages 1 and 2, whatever --algorithm says of stage 3; `typed`
     are the arguments whose flags are on the command line.
     """
+    if args.model and not (args.generate_buffer or args.evaluate or args.estimate or args.act):
+        raise InputError(
+            "--model is a policy to play or to judge: add --generate_buffer, --evaluate, "
+            "--estimate or --act; stages 1 and 3 learn one of their own"
+        )
+    if args.save_policy and not args.evaluate:
+        raise InputError("--save_policy is for a finished run: add --evaluate")
+    named = typed & {"behavioral_seed", "behavioral_policy"}
+    if args.model and named:
+        raise InputError(f"--model is the policy itself: leave --{min(named)} out")
     if args.behavioral_seed is None:
         args.behavioral_seed = args.seed
     elif args.train_behavioral:
