@@ -1,7 +1,6 @@
 """Learning, judging and acting where there is a batch and nothing else."""
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -284,27 +283,22 @@ def test_what_makes_no_sense_without_a_simulator_is_refused(
 def test_the_other_variant_is_named_and_a_held_out_share_needs_no_simulator(
     tmp_path: Path,
 ) -> None:
-    write_log(tmp_path, "discrete")
-    for words in ([], ["--env", "CartPole-v1"]):  # also where a run has the name already
-        (tmp_path / "results").mkdir(exist_ok=True)
-        (tmp_path / "results" / "BCQ_Clinic_CartPole-v1_0.npy").touch()
-        (tmp_path / "results" / "BCQ_Clinic_0.npy").touch()
-        outcome = run_log(tmp_path, "continuous", *SHORT[:6], *words)
-        one_line(outcome, "discrete actions: discrete_BCQ/main.py")
-        shutil.rmtree(tmp_path / "results")
-    write_log(tmp_path, "continuous")
-    for words in ([], ["--env", "Pendulum-v1"]):
-        (tmp_path / "results").mkdir(exist_ok=True)
-        (tmp_path / "results" / "BCQ_Clinic_Pendulum-v1_0.npy").touch()
-        (tmp_path / "results" / "BCQ_Clinic_0.npy").touch()
-        outcome = run_log(tmp_path, "discrete", *SHORT[:6], *words)
-        one_line(outcome, "continuous actions: continuous_BCQ/main.py")
-        shutil.rmtree(tmp_path / "results")
-    write_log(tmp_path, "discrete")
+    for kind, other, env in (
+        ("discrete", "continuous", "CartPole-v1"), ("continuous", "discrete", "Pendulum-v1")
+    ):  # fmt: skip
+        folder = tmp_path / kind
+        write_log(folder, kind)
+        (folder / "results").mkdir(exist_ok=True)
+        for words in ([], ["--env", env]):  # also where a run has the name already
+            for name in (f"BCQ_Clinic_{env}_0.npy", "BCQ_Clinic_0.npy"):
+                (folder / "results" / name).touch()
+            outcome = run_log(folder, other, *SHORT[:6], *words)
+            one_line(outcome, f"{kind} actions: {kind}_BCQ/main.py")
+    folder = tmp_path / "discrete"
     argv = ["--env", "Pendulum-v1", "--held_out", "0.1"]
-    one_line(run_log(tmp_path, "continuous", *argv), "--held_out is for judging without")
-    (tmp_path / "buffers" / "Clinic_PongNoFrameskip-v0_0.json").write_text("{}")
-    one_line(run_log(tmp_path, "discrete", *SHORT), "has no environment and", "takes the latter")
+    one_line(run_log(folder, "continuous", *argv), "--held_out is for judging without")
+    (folder / "buffers" / "Clinic_PongNoFrameskip-v0_0.json").write_text("{}")
+    one_line(run_log(folder, "discrete", *SHORT), "has no environment and", "takes the latter")
 
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
