@@ -329,8 +329,8 @@ def act(args: argparse.Namespace, folders: Folders) -> None:
 def load_policy(model: str | Path, env: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """A saved policy as a function of states, (n, S) -> (n, A) in the units that were logged.
 
-    The record of its run must lie where it was made. `env`: the environment's id, where there is
-    one.
+    The record of its run must lie beside it or where it was made. `env`: the environment's id,
+    where there is one.
     """
     args = parse_args(["--act", "states.csv", "--model", str(model)])
     folders = acting.prepare(args, env)

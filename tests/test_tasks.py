@@ -407,6 +407,8 @@ def test_a_policy_that_is_handed_on_is_refused_where_it_cannot_be(
     refused(folder, toy(folder, "generate", "--model", "nothing.pt"), "no policy: ")
     wrong = ("--save_policy", str(tmp_path / "given.json"))
     refused(folder, toy(folder, "evaluate", *whole, *wrong), "a policy's ends in .pt")
+    own = (*whole, "--save_policy", whole[1], "--overwrite")
+    refused(folder, toy(folder, "evaluate", *own), "the whole agent lies there")
     (tmp_path / "given.json").touch()
     refused(folder, toy(folder, "evaluate", *whole, *policy), "given.json exists: --overwrite")
     (folder / "results" / "behavioral_ToyReach-v0_0.json").unlink()

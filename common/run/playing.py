@@ -85,8 +85,8 @@ def _as_the_flag(record: Path, name: str, value: Any, default: Any) -> Any:
 def save_policy(args: argparse.Namespace, agent: Any, model: Path) -> None:
     """With --save_policy write there what acting needs of the agent, and beside it its record.
 
-    Raises: InputError where there is no record, where either file exists (unless --overwrite), or
-    where they cannot be written.
+    Raises: InputError where it is the agent's own file, where there is no record, where either file
+    exists (unless --overwrite), or where they cannot be written.
     """
     if args.save_policy is None:
         return
@@ -95,6 +95,8 @@ def save_policy(args: argparse.Namespace, agent: Any, model: Path) -> None:
         raise InputError(
             f"--save_policy {beside}: that is its record's name, a policy's ends in .pt"
         )
+    if args.save_policy.resolve() == model:
+        raise InputError(f"--save_policy {model}: the whole agent lies there, name another file")
     if not record.exists():
         raise InputError(f"--save_policy: {record}, which must go with it, does not exist")
     refuse_existing([args.save_policy, beside], args.overwrite)
