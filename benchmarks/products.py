@@ -4,7 +4,7 @@ They are listed as they must be made, so that `tests/test_work.py` can hold each
 forward wherever a network is asked, a weight's gradient only in the network that makes the step, an
 input's gradient only where a step's gradient passes through. The floor is float32 by torch's
 default library; with bf16 those products are bfloat16 that `common.networks.half_linear` rounds,
-their operands ready-made.
+their operands ready-made, but for the critics that choose among candidates.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,8 @@ def layers(*widths: int) -> Layers:
 def made(kinds: str, rows: int, *networks: Layers) -> Products:
     """The products of these layers.
 
-    f: forward, x·Wᵀ; w: the gradient of the weight, yᵀ·x; x: that of the input, y·W.
+    f: forward, x·Wᵀ; w: the gradient of the weight, yᵀ·x; x: that of the input, y·W. In capitals
+    where they are float32 with any --precision.
     """
     shapes = [shape for network in networks for shape in network]
     return [(kind, rows, *shape) for kind in kinds for shape in shapes]
@@ -43,18 +44,18 @@ SQUARE_POLICY, SQUARE_CRITIC = layers(CONTINUOUS, 256, 256, ACTIONS), layers(BOT
 VECTORS = layers(8, 256, 256, 4)  # LunarLander
 
 
-def learning(rows: int, *networks: Layers) -> Products:
+def learning(rows: int, *networks: Layers, kinds: str = "fwx") -> Products:
     """A loss of these networks and its step; what they are given needs no gradient."""
     behind = [network[1:] for network in networks]
-    return made("fw", rows, *networks) + made("x", rows, *behind)
+    return made(kinds[:2], rows, *networks) + made(kinds[2], rows, *behind)
 
 
 def bcq() -> Products:
     """VAE, target with 10 candidates a state, critics, actor."""
     vae = learning(100, ENCODER + HEADS) + made("fwx", 100, DECODER)
-    target = made("f", 1000, DECODER, ACTOR, CRITIC, CRITIC)
-    actor = made("f", 100, DECODER) + learning(100, ACTOR) + made("fx", 100, CRITIC)
-    return vae + target + learning(100, CRITIC, CRITIC) + actor
+    target = made("f", 1000, DECODER, ACTOR) + made("F", 1000, CRITIC, CRITIC)
+    actor = made("f", 100, DECODER) + learning(100, ACTOR) + made("FX", 100, CRITIC)
+    return vae + target + learning(100, CRITIC, CRITIC, kinds="FWX") + actor
 
 
 def ddpg() -> Products:
@@ -84,17 +85,18 @@ UPDATES: dict[str, list[Products]] = {
     "BCQ, vectors": [made("f", 64, VECTORS, VECTORS, VECTORS) + learning(64, VECTORS, VECTORS)],
     "DQN, vectors": [made("f", 64, VECTORS) + learning(64, VECTORS)],
     # 100 candidates for each of 10 states; a state
-    "BCQ acting": [made("f", 1000, DECODER, ACTOR, CRITIC)],
+    "BCQ acting": [made("f", 1000, DECODER, ACTOR) + made("F", 1000, CRITIC)],
     "DDPG acting": [made("f", 1, POLICY)],
 }
 
 
 def _operands(kind: str, rows: int, inputs: int, outputs: int, half: bool) -> tuple[Tensor, Tensor]:
-    half = half and min(inputs, outputs) >= WIDE and rows * inputs * outputs >= HALF_SIZE
+    large = min(inputs, outputs) >= WIDE and rows * inputs * outputs >= HALF_SIZE
+    half = half and large and kind.islower()
     dtype = torch.bfloat16 if half else torch.float32
     shapes = [(rows, inputs), (outputs, inputs), (rows, outputs)]
     x, weight, y = (torch.randn(shape).to(dtype) for shape in shapes)
-    return {"f": (x, weight), "w": (y.t(), x), "x": (y, weight)}[kind]
+    return {"f": (x, weight), "w": (y.t(), x), "x": (y, weight)}[kind.lower()]
 
 
 def products(name: str, precision: str, onednn: bool = False) -> Callable[[], None]:
@@ -111,7 +113,7 @@ def products(name: str, precision: str, onednn: bool = False) -> Callable[[], No
     @torch.no_grad()
     def run() -> None:
         for kind, (first, second) in next(turns):
-            if kind == "f":
+            if kind in "fF":
                 F.linear(first, second)
             else:
                 torch.mm(first, second)
@@ -126,7 +128,7 @@ def products_and_adam(name: str, precision: str) -> Callable[[], None]:
     """
     make, steps = products(name, precision), []
     for update in UPDATES[name]:
-        moved = [(inputs + 1, outputs) for kind, _, inputs, outputs in update if kind == "w"]
+        moved = [(inputs + 1, outputs) for kind, _, inputs, outputs in update if kind in "wW"]
         weights = [nn.Parameter(torch.randn(shape)) for shape in moved]
         for weight in weights:
             weight.grad = torch.randn_like(weight)

@@ -35,16 +35,22 @@ class Layers(nn.Sequential):
     half_products = False
 
     def __init__(
-        self, *modules: nn.Module, from_hidden: bool = False, to_hidden: bool = False
+        self,
+        *modules: nn.Module,
+        from_hidden: bool = False,
+        to_hidden: bool = False,
+        always_float32: bool = False,
     ) -> None:
         """`modules`: the linear layers; those of another kind only number them in a saved state.
 
         from_hidden, to_hidden: whether inputs come from, and outputs go to, other hidden layers.
+        always_float32: whether --precision leaves it alone.
         """
         super().__init__(*modules)
         linears = [module for module in modules if isinstance(module, nn.Linear)]
         self.layers: list[Any] = [(layer.weight, layer.bias) for layer in linears]
         self.from_hidden, self.to_hidden = from_hidden, to_hidden
+        self.always_float32 = always_float32
 
     def hidden(self, x: Tensor) -> Tensor:
         """(B, inputs) -> what the last layer is given, (B, width)."""
@@ -77,17 +83,17 @@ class MLP(Layers):
         return super().forward(x)
 
 
-def mlp(inputs: int, hidden: list[int], outputs: int, to_hidden: bool = False) -> MLP:
+def mlp(inputs: int, hidden: list[int], outputs: int, **options: bool) -> MLP:
     """Linear layers with ReLU between and none at the end; torch's default initialisation.
 
-    to_hidden: whether the outputs are hidden units, too.
+    options: those of `Layers`.
     Shapes: (B, inputs) -> (B, outputs). Draws its weights from torch's generator, in order.
     """
     widths = [inputs, *hidden]
     layers: list[nn.Module] = []
     for width_in, width_out in zip(widths, hidden, strict=False):
         layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-    return MLP(*layers, nn.Linear(widths[-1], outputs), to_hidden=to_hidden)
+    return MLP(*layers, nn.Linear(widths[-1], outputs), **options)
 
 
 class SoftUpdate:

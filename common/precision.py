@@ -16,7 +16,9 @@ def use_precision(agent: Any, precision: str) -> Any:
     With bf16 the large products between hidden layers, and Atari's convolutions, take numbers
     rounded to bfloat16 (8 bits of precision, float32's range) and add up in float32. Weights, Adam,
     targets, losses and the target update stay in float32, and so do the layers where states and
-    actions come in and where values and actions come out. So what one precision saved goes on with
+    actions come in and where values and actions come out. Critics that choose among candidate
+    actions stay in float32 whole: what rounding adds to a value is small beside the value, but
+    half of what distinguishes two actions like the batch's. What one precision saved goes on with
     the other.
 
     Raises: InputError for any other, and for bf16 where it is slower than float32: on a processor
@@ -30,7 +32,8 @@ def use_precision(agent: Any, precision: str) -> Any:
         if isinstance(network, nn.Module):
             for module in network.modules():
                 if hasattr(module, "half_products"):
-                    setattr(module, "half_products", precision == "bf16")  # noqa: B010, for mypy
+                    half = precision == "bf16" and not getattr(module, "always_float32", False)
+                    setattr(module, "half_products", half)  # noqa: B010, for mypy
     return agent
 
 

@@ -54,12 +54,12 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Twin critics Q1, Q2."""
+    """Twin critics Q1, Q2. They choose among actions that differ little: never rounded."""
 
     def __init__(self, state_dim: int, action_dim: int) -> None:
         super().__init__()
-        self.q1_network = mlp(state_dim + action_dim, HIDDEN, 1)
-        self.q2_network = mlp(state_dim + action_dim, HIDDEN, 1)
+        self.q1_network = mlp(state_dim + action_dim, HIDDEN, 1, always_float32=True)
+        self.q2_network = mlp(state_dim + action_dim, HIDDEN, 1, always_float32=True)
 
     def forward(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S), (B, A) -> (B, 1), (B, 1), discounted returns."""

@@ -161,6 +161,22 @@ def test_float32_asked_for_is_float32_by_default(case: str) -> None:
     assert all(map(torch.equal, weights(one).values(), weights(other).values()))
 
 
+@pytest.mark.parametrize("algorithm", ["BCQ", "BEAR"])
+def test_critics_that_choose_among_candidates_are_float32s(algorithm: str, able: None) -> None:
+    agent = CASES[algorithm][0]()
+    state, action, *_ = continuous_batch(1000)
+    networks = [agent.critic, agent.critic_target]
+    for gradient in (False, True):
+        with torch.set_grad_enabled(gradient):
+            use_precision(agent, "float32")
+            whole = [network(state, action) for network in networks]
+            decoded = agent.vae.decode(state, torch.zeros(1000, 6))
+            use_precision(agent, "bf16")
+            for network, values in zip(networks, whole, strict=True):
+                assert all(map(torch.equal, network(state, action), values))
+            assert not torch.equal(agent.vae.decode(state, torch.zeros(1000, 6)), decoded)
+
+
 def test_vectors_of_discrete_actions_are_too_small_to_gain(able: None) -> None:
     for kind in DISCRETE.main.ALGORITHMS.values():
         agent = use_precision(kind((8,), 4, "cpu"), "bf16")

@@ -76,7 +76,7 @@ def expected(products: Products) -> Counter[Any]:
     for kind, rows, inputs, outputs in products:
         sizes = {"f": (rows, inputs, outputs), "w": (outputs, rows, inputs),
                  "x": (rows, outputs, inputs)}  # fmt: skip
-        counts[product(*sizes[kind])] += 1
+        counts[product(*sizes[kind.lower()])] += 1
     return counts
 
 
