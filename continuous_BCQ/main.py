@@ -334,7 +334,7 @@ def load_policy(model: str | Path, env: str | None = None) -> Callable[[np.ndarr
     """
     args = parse_args(["--act", "states.csv", "--model", str(model)])
     folders = acting.prepare(args, env)
-    agent, made, _ = saved_agent(args, folders, typed=set())
+    agent, made, _ = saved_agent(args, folders, typed={"env"})
     return acting.in_units(agent.select_action, made, **flags.environment_options(args))
 
 

@@ -34,6 +34,7 @@ from datasets.task import Task
 WIDE = ("state", "action", "next_state")  # columns that a .csv numbers: state_0, state_1, …
 COLUMNS = ("state", "action", "reward", "terminated", "truncated", "episode", "next_state")
 NEEDED = ("state", "action", "reward")
+ENDS = {"done", "dones", "terminal", "terminals"}  # what else the ends are called, of either kind
 NAMELESS = "(no name)"  # what a comma at the end of the header begins
 BLOCK = 10_000  # rows at a time
 WORDS = {"true": "1", "false": "0"}
@@ -138,6 +139,12 @@ def _names(path: Path, there: list[str], kind: str) -> dict[str, str]:
             numbered = f" (or {name}_0, {name}_1, …)" if kind == ".csv" and name in WIDE else ""
             shown = ", ".join(dict.fromkeys(there)) or "none"
             raise InputError(f"{path} has no column {name}{numbered}, only: {shown[:200]}")
+    alike = [name for name in there if name.lower() in ENDS]
+    if alike and "terminated" not in names:
+        raise InputError(
+            f"{path} has a column {alike[0]} and none named terminated: name it terminated where 1 "
+            "says that nothing follows, truncated where it says that time was up"
+        )
     if not {"terminated", "truncated", "episode"} & names.keys():
         raise InputError(
             f"{path} does not say where episodes end: add a column terminated (and truncated), or "

@@ -72,6 +72,8 @@ def draw_curve(
     x, y = x[there], y[:, there]
     if not len(x):
         return
+    if len(x) == 1:
+        style = {"marker": "o"} | style  # a line of one point is none
     # Staggered, so that of two curves on one another both are seen.
     step = -(-len(x) // MARKS)
     start = 0 if len(x) < MARKS else MARKERS.index(style.get("marker", "o")) * step // len(MARKERS)

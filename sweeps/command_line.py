@@ -18,7 +18,7 @@ from sweeps.finished import finished
 from sweeps.graph import Choice, Graph
 from sweeps.presets import PRESETS, Settings, choices, graph
 from sweeps.progress import Board
-from sweeps.stage import Stage
+from sweeps.stage import DONE, Stage
 
 
 def seeds(text: str) -> list[int]:
@@ -192,10 +192,14 @@ def on_a_cluster(args: argparse.Namespace, stages: Graph, board: Board, workers:
 
 def dry_run(stages: list[Stage], speeds: Speeds, workers: int, choices: list[Choice]) -> None:
     """Every command, and what all of it takes."""
-    ahead = [stage for stage in stages if not finished(stage)]
+    outcomes = {stage.name: finished(stage) for stage in stages}
+    done = {name for name, outcome in outcomes.items() if outcome and outcome.status == DONE}
+    ahead = [stage for stage in stages if stage.name not in done]
     speeds.measure(stages)
-    done = {stage.name for stage in stages} - {stage.name for stage in ahead}
     for stage in stages:
+        outcome = outcomes[stage.name]
+        if outcome and outcome.why:
+            print(f"# cannot run: {outcome.why}")
         print(("# finished: " if stage.name in done else "") + stage.command)
     print()
     if choices:

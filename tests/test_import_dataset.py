@@ -462,6 +462,7 @@ def test_own_arrays_end_episodes_by_flags_or_by_an_id(
     ("columns", "words"),
     [
         ({}, ["log.npz does not say where episodes end"]),
+        ({"episode": [0, 0, 1, 1, 1], "done": np.zeros(5)}, ["a column done and none named term"]),
         ({"reward": None, "terminated": np.zeros(5)}, ["has no column reward", "state"]),
         ({"episode": [0, 0, 1, 0, 0]}, ["episode 0 comes back"]),
         ({"episode": np.zeros((5, 2))}, ["not one id a row"]),
@@ -525,7 +526,8 @@ def test_next_states_may_be_empty_where_they_are_terminal(tmp_path: Path) -> Non
         (HEADER + "\n0,0,0,0,0\n", ["line 2 has 5 cells, the header 7"]),
         (HEADER.replace("state_1", "state_3") + "\n", ["has no state_1"]),
         (HEADER.replace("state_1", "state_0") + "\n", ["several columns state_0"]),
-        (HEADER.replace("terminated,truncated", "done,x") + "\n", ["where episodes end"]),
+        (HEADER.replace("terminated,truncated", "x,y") + "\n", ["where episodes end"]),
+        (HEADER.replace("terminated", "Done") + "\n", ["a column Done and none named terminated"]),
         (HEADER.replace(",", ";") + "\n", ["gives no transition"]),
         (HEADER.replace(",", ":") + "\n", ["has no column state"]),
         (HEADER + "\n0,0,0,0,0,0,nan\n", ["truncated holds nan"]),

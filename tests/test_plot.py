@@ -384,6 +384,11 @@ def test_the_learners_of_each_paper_have_colours_of_their_own() -> None:
 def test_a_single_evaluation_is_a_visible_point(tmp_path: Path) -> None:
     [line] = visible(figure_of([saved(tmp_path, "a", [1.0])]))[0].get_lines()
     assert line.get_marker() == "o" and line.get_markevery() == (0, 1)
+    run = saved(tmp_path, "run", [1.0], batch=batch_of("train_behavioral"))
+    for axes in visible(figure_of([run, behavioural(tmp_path, [5.0])])):
+        assert all(
+            line.get_marker() == "o" for line in axes.get_lines() if len(line.get_xdata()) == 1
+        )
 
 
 def test_the_figure_is_of_print_size_and_nothing_is_smaller_than_7_points(tmp_path: Path) -> None:

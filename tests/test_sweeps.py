@@ -377,6 +377,21 @@ def test_costs_are_steps_updates_evaluations_and_true_values_at_the_measured_spe
     assert disk(of["buffer_performance_Robust"], speeds) == pytest.approx(108e5, rel=0.01)
 
 
+def test_a_dry_run_refuses_what_the_sweep_would(
+    learner: Stage, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(Speeds, "measure", lambda self, stages: None)
+    monkeypatch.setattr(command_line, "told", lambda stages, ahead, *_: f"{len(ahead)} ahead")
+    for changes, lines in (
+        ({}, [f"# finished: {learner.command}", "", "0 ahead"]),
+        ({"phi": 0.1}, ["# cannot run: ", learner.command, "", "1 ahead"]),
+    ):
+        pretend(learner, **changes)
+        command_line.dry_run([learner], Speeds(tmp_path / "speeds.json"), 1, [])
+        shown = capsys.readouterr().out.splitlines()
+        assert len(shown) == len(lines) and all(map(str.startswith, shown, lines))
+
+
 # --- the command line
 
 

@@ -427,6 +427,26 @@ def test_a_policy_of_another_environment_is_played_and_a_line_says_so(folder: Pa
     assert said in done(toy(folder, "evaluate", *whole))
 
 
+def test_a_policy_of_another_environment_than_the_default_needs_its_env(folder: Path) -> None:
+    policy = ("--model", str(folder / "models" / "behavioral_ToyReach-v0_0.pt"))
+    flags = ("--threads", "1", "--output_dir", str(folder))
+    for stage in ("--evaluate", "--generate_buffer"):
+        outcome = run_main(main, stage, *policy, *flags)
+        refused(folder, outcome, "learned in ToyReach-v0: add --env ToyReach-v0")
+
+
+def test_a_batch_of_another_environment_than_the_default_needs_its_env(folder: Path) -> None:
+    done(toy(folder, "generate", "--buffer_name", "Mine"))
+    outcome = run_main(main, "--buffer_name", "Mine", "--output_dir", str(folder))
+    refused(folder, outcome, "no batch Mine of Hopper-v4", "add --env ToyReach-v0")
+
+
+@pytest.mark.parametrize(("first", "said"), [(40, True), (39, False)])
+def test_a_behaviour_that_never_learns_says_so(first: int, said: bool, tmp_path: Path) -> None:
+    steps = ("--max_timesteps", "40", "--start_timesteps", str(first))
+    assert ("nothing will be learned" in done(toy(tmp_path, "train", *steps))) == said
+
+
 def test_a_known_environments_score_is_shown() -> None:
     played = main.rollout.Played(np.array([3234.3, 3234.3]), np.array([1000, 1000]))
     assert lines_of(main.playing.report(played, "Hopper-v4"))["D4RL score"] == "100.00"

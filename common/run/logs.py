@@ -84,6 +84,17 @@ def without_env(args: argparse.Namespace) -> list[str]:
     return names
 
 
+def of_other_envs(args: argparse.Namespace) -> list[str]:
+    """The environments of which there is a batch of this name and seed."""
+    found = []
+    for path in sorted(_batch_record(args, None).parent.glob(f"*_{args.seed}.json")):
+        with suppress(InputError):
+            env = read_json(path).get("env")
+            if isinstance(env, str) and path == _batch_record(args, env):
+                found.append(env)
+    return found
+
+
 def _arguments(record: Path) -> dict[str, Any]:
     found = read_json(record).get("arguments")
     return found if isinstance(found, dict) else {}

@@ -49,6 +49,12 @@ def learn_online(
     Raises: InputError where a loss, a state or a reward is no longer finite.
     """
     env, act, agent, replay_buffer, train_freq = behaviour
+    if args.start_timesteps >= args.max_timesteps:
+        print(
+            f"nothing will be learned: the first {args.start_timesteps:,} steps are uniform "
+            "actions; lower --start_timesteps",
+            flush=True,
+        )
     figures, played, evaluated = Mean(agent.device), Progress(), False
     episode, rows = EpisodeUnderWay(env), Rows(replay_buffer, checkpoint.folder)
     checkpoint.hold(

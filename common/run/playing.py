@@ -28,7 +28,8 @@ def saved_policy(
     `args` take over the algorithm and the hyper-parameters of the run's record, but for those whose
     flags were `typed`. Without a record a line says so.
 
-    Raises: InputError where there is no such file, or where its record is damaged.
+    Raises: InputError where there is no such file, where its record is damaged, or where it learned
+    in another environment than that of no --env.
     """
     model = (args.model or folders.model(f"{args.algorithm}_{args.buffer_name}")).resolve()
     if not model.is_file():
@@ -44,6 +45,8 @@ def saved_policy(
     if not isinstance(made_with, dict):
         raise InputError(f"{record} is no record of a run: --model another, or repair it")
     env = made_with.get("env")
+    if env and args.env and env != args.env and "env" not in typed:
+        raise InputError(f"{model.name} learned in {env}: add --env {env}, or the one to play")
     if env and args.env and env != args.env:
         print(f"{model.name} learned in {env}, and plays in {args.env}")
     if "algorithm" not in typed and made_with.get("algorithm") in list(algorithms):

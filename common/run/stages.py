@@ -123,6 +123,12 @@ def require_a_batch(args: argparse.Namespace, typed: set[str]) -> None:
     ]
     if any(Path(f"{prefix}.json").exists() or column_files(prefix) for prefix in prefixes):
         return
+    elsewhere = logs.of_other_envs(args)
+    if elsewhere:
+        raise InputError(
+            f"no batch {args.buffer_name} of {args.env} with seed {args.seed}; there is one of "
+            f"{', '.join(elsewhere[:SHOWN])}: add --env {elsewhere[0]}"
+        )
     imported = logs.without_env(args)
     there = f": there are {', '.join(imported[:SHOWN])}" if imported else ""
     there += f" and {len(imported) - SHOWN} more" if len(imported) > SHOWN else ""
