@@ -382,10 +382,11 @@ def test_a_dry_run_refuses_what_the_sweep_would(
 ) -> None:
     monkeypatch.setattr(Speeds, "measure", lambda self, stages: None)
     monkeypatch.setattr(command_line, "told", lambda stages, ahead, *_: f"{len(ahead)} ahead")
-    for changes, lines in (
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, [f"# finished: {learner.command}", "", "0 ahead"]),
         ({"phi": 0.1}, ["# cannot run: ", learner.command, "", "1 ahead"]),
-    ):
+    ]
+    for changes, lines in cases:
         pretend(learner, **changes)
         command_line.dry_run([learner], Speeds(tmp_path / "speeds.json"), 1, [])
         shown = capsys.readouterr().out.splitlines()
