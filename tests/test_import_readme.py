@@ -46,6 +46,22 @@ def test_four_commands_lead_from_twenty_rows_to_a_policy(tmp_path: Path) -> None
     assert "python continuous_BCQ/main.py --env Pendulum-v1 --buffer_name Mine" in printed[1]
 
 
+def test_a_rollout_is_written_and_imported_as_the_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8").split("A rollout of gym")[1]
+    script, command = (
+        re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
+        for kind in ("python", "bash")
+    )
+    (tmp_path / "rollout.py").write_text(script)
+    written = shell("python -W ignore rollout.py", tmp_path)
+    assert written.returncode == 0, written.stderr
+    command = command.replace("import_dataset.py", f"{ROOT}/import_dataset.py").strip()
+    imported = shell(f"{command} --output_dir .", tmp_path)
+    assert imported.returncode == 0, imported.stderr
+    rows = len(np.load(tmp_path / "log.npz")["reward"])
+    assert f"read {rows} transitions" in imported.stdout
+
+
 MEASURE = """
 import sys
 import import_dataset
