@@ -127,6 +127,23 @@ def test_the_quantile_loss_is_as_exact_where_values_are_large() -> None:
     assert float(shifted) == pytest.approx(float(loss), rel=1e-6)
 
 
+def test_the_quantile_loss_is_as_exact_where_values_lie_far_apart() -> None:
+    # The squares of a few far targets swamp what the near ones add, unless they are doubles.
+    agent = make("QRDQN", quantiles=200)
+    theta, target = torch.randn(1, 1, 200), torch.randn(1, 200)
+    target[0, :3] = torch.tensor([-4e3, 3e3, 4e3])
+    loss = agent.value_loss(theta, torch.tensor([[0]]), target)
+    expected = quantile_loss(*numpy_of(theta[0, 0], target[0]), kappa=1.0)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+    (gradient,) = torch.autograd.grad(
+        agent.value_loss(theta.requires_grad_(), torch.tensor([[0]]), target), theta
+    )
+    u = (target[:, None, :] - theta.detach()[0, :, :, None]).double().numpy()[0]
+    midpoints = (2 * np.arange(1, 201) - 1) / 400
+    share = np.abs(midpoints[:, None] - (u < 0)) * np.clip(u, -1, 1)
+    np.testing.assert_allclose(gradient[0, 0], -share.mean(1), rtol=1e-5, atol=1e-6)
+
+
 def test_midpoints_are_those_of_n_equal_parts_of_0_to_1() -> None:
     np.testing.assert_allclose(make("QRDQN").midpoints, [1 / 8, 3 / 8, 5 / 8, 7 / 8])
     assert make("QRDQN", quantiles=1).midpoints.tolist() == [0.5]

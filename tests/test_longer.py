@@ -194,7 +194,12 @@ def test_stage_1_keeps_its_replay_buffer_in_its_batch_or_nowhere(tmp_path: Path)
     assert (tmp_path / "models" / "behavioral_ToyReach-v0_0_end.pt").stat().st_size < 40_000
     done(run(CONTINUOUS, tmp_path, *TOY, *unsaved, *steps(60), "--overwrite"))
     assert not list((tmp_path / "models").glob("*_end.pt"))
-    refused(tmp_path, "exists: --overwrite", argv=[*TOY, *unsaved, *steps(70)])
+    refused(
+        tmp_path,
+        "exists: --overwrite",
+        "only where --save_buffer",
+        argv=[*TOY, *unsaved, *steps(70)],
+    )
 
 
 def test_as_many_steps_or_fewer_are_refused_and_more_are_named(finished: Path) -> None:

@@ -102,7 +102,9 @@ class Checkpoint:
                 refuse_existing(files, False, f"; a larger --max_timesteps than {steps:,} goes on")
                 self._found = None
         elif not unfinished:
-            refuse_existing(files, self.args.overwrite)
+            why = "; a longer run goes on only where --save_buffer kept what it learns from"
+            why = why if self.args.train_behavioral else ""
+            refuse_existing(files, self.args.overwrite, why)
         if batch is not None:
             found = self._found or {}
             made = found["parts"]["rows"]["digest"] if self._longer else None
