@@ -91,6 +91,7 @@ figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/icml/*.npy --output results/reference/icml/batches.png
 	$(BIN)/python plot.py --figure values results/reference/icml/*.npy --output results/reference/icml/values.png
 	$(BIN)/python plot.py results/reference/claims/*_Imperfect_*.npy --output results/reference/claims/imperfect.png
+	$(BIN)/python plot.py results/reference/claims/*_Imitation_*.npy --output results/reference/claims/imitation.png
 	$(BIN)/python plot.py results/reference/claims/BCQ_Imperfect_Hopper-v4_*.npy results/reference/precision/*/*.npy --output results/reference/precision/precision.png
 	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
 	$(BIN)/python plot.py --figure values results/reference/discrete/*.npy --output results/reference/discrete/values.png
