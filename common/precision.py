@@ -37,12 +37,18 @@ def use_precision(agent: Any, precision: str) -> Any:
     return agent
 
 
+def has_bf16(device: torch.device | str) -> bool:
+    """Whether bf16 serves there: a CPU with AVX512_BF16 or AMX instructions."""
+    able = torch.cpu.get_capabilities()
+    instructions = able.get("avx512_bf16") or able.get("amx_bf16")
+    return torch.device(device).type == "cpu" and bool(instructions)
+
+
 def require_bf16(device: torch.device) -> None:
     """Raises: InputError as `use_precision` does."""
     if device.type != "cpu":
         raise InputError(f"--precision bf16 is for the CPU alone, not for {device}: leave it out")
-    able = torch.cpu.get_capabilities()
-    if not (able.get("avx512_bf16") or able.get("amx_bf16")):
+    if not has_bf16(device):
         raise InputError(
             "--precision bf16 needs a processor with AVX512_BF16 or AMX_BF16 instructions, this "
             "one would be slower with it: leave it out"

@@ -605,3 +605,10 @@ def test_buffer_dir_reads_the_batch_where_it_lies_and_changes_nothing_else(
 def test_buffer_dir_is_of_stage_3_alone(stage: str, tmp_path: Path) -> None:
     outcome = run(tmp_path, stage, "--buffer_dir", str(tmp_path))
     assert outcome.status == 1 and "--buffer_dir is where stage 3 reads" in outcome.err
+
+
+def test_the_policy_of_pong_to_begin_with_is_good(tmp_path: Path) -> None:
+    policy = ROOT / "models" / "reference" / "PongNoFrameskip-v0.pt"
+    argv = ["--evaluate", "--model", str(policy), "--eval_episodes", "2", "--precision", "float32"]
+    out = done(run_main(main, *argv, "--threads", "1", "--output_dir", str(tmp_path)))
+    assert float(out.split("mean ")[1].split()[0]) > -10  # -21 at random

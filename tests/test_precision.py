@@ -242,6 +242,11 @@ def test_a_stopped_run_in_bf16_goes_on_exactly_and_says_its_precision(
     assert "precision          float32" in done(
         run(folders[1], "--evaluate", "--precision", "float32")
     )
+    # Elsewhere it plays all the same; going on, or a flag that says so, does not.
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True})
+    shown = done(run(folders[1], "--evaluate"))
+    assert "plays in float32, as it must here" in shown and "precision          float32" in shown
+    assert run(folders[1], "--evaluate", "--precision", "bf16").status == 1
 
 
 @pytest.mark.parametrize("variant", [CONTINUOUS, DISCRETE])

@@ -16,6 +16,7 @@ from common.environment import rollout
 from common.environment.scores import normalized_score
 from common.errors import InputError
 from common.files import Folders, read_json, refuse_existing, replacing
+from common.precision import has_bf16
 from common.run.flags import hyper_parameters
 from common.saving import write_state
 
@@ -57,6 +58,9 @@ def saved_policy(
     for name in filter(vars(args).__contains__, names):
         if name in made_with and name not in typed:
             setattr(args, name, _as_the_flag(record, name, made_with[name], getattr(args, name)))
+    if args.precision == "bf16" and "precision" not in typed and not has_bf16(args.device):
+        args.precision = "float32"
+        print(f"{model.name} learned with --precision bf16, and plays in float32, as it must here")
     for name, kind in [("env_kwargs", dict), ("max_episode_steps", int)]:
         value = made_with.get(name)
         if value is not None and name not in typed:
