@@ -96,6 +96,7 @@ figures: $(VENV)/.installed
 	$(BIN)/python plot.py results/reference/discrete/*.npy --output results/reference/discrete/discrete.png
 	$(BIN)/python plot.py --figure values results/reference/discrete/*.npy --output results/reference/discrete/values.png
 	$(BIN)/python plot.py results/reference/discrete/minatar/*.npy --output results/reference/discrete/minatar/minatar.png
+	$(BIN)/python plot.py results/reference/discrete/pong/*.npy --output results/reference/discrete/pong/pong.png
 	$(BIN)/python tabular_BCQ/figures.py results/reference/tabular/*.npy
 
 clean:
