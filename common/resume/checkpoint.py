@@ -103,8 +103,7 @@ class Checkpoint:
                 self._found = None
         elif not unfinished:
             why = "; a longer run goes on only where --save_buffer kept what it learns from"
-            why = why if self.args.train_behavioral else ""
-            refuse_existing(files, self.args.overwrite, why)
+            refuse_existing(files, self.args.overwrite, why if self.args.train_behavioral else "")
         if batch is not None:
             found = self._found or {}
             made = found["parts"]["rows"]["digest"] if self._longer else None
