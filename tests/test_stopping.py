@@ -239,6 +239,29 @@ def test_where_nothing_is_saved_yet_nobody_is_told_that_it_goes_on(
     assert not list(tmp_path.rglob("*.*"))
 
 
+def test_the_commit_is_read_without_a_lock_that_a_kill_would_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*argv: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *argv], check=True, capture_output=True)
+
+    monkeypatch.setattr(record_module, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert record_module.code()["commit"] is None
+    git("init", "--quiet")
+    file, index = tmp_path / "file", tmp_path / ".git" / "index"
+    file.write_text("as it was")
+    git("add", "file")
+    git("commit", "--quiet", "--message", "one")
+    os.utime(file, (0, 0))  # now git would like to write its index anew
+    before = index.read_bytes()
+    commit = record_module.code()["commit"]
+    assert len(commit) == 12 and index.read_bytes() == before
+    file.write_text("as it is")
+    assert record_module.code()["commit"] == f"{commit}-dirty"
+
+
 OTHER_CODE = {"versions": {"torch": "0.0"}, "commit": "b-dirty", "source": "2"}
 
 

@@ -119,11 +119,22 @@ def require_env(prefix: Path, args: argparse.Namespace) -> None:
 
 
 def _commit() -> str | None:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
+    """The code's commit, with -dirty where files differ from it; None where there is no git.
+
+    Without locks: a run that is killed while git rewrites its index (`git describe --dirty` does)
+    would leave one that stops every later commit.
+    """
+
+    def git(*argv: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(ROOT), *argv]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        commit = git("describe", "--always", "--abbrev=12")
+        changed = git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return None
+    return f"{commit}-dirty" if changed else commit
 
 
 class Recorder:
